@@ -9,6 +9,7 @@ import socket
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Generator, Iterator
+from contextlib import suppress
 from itertools import count
 from operator import itemgetter
 from pathlib import Path
@@ -241,11 +242,12 @@ def pytest_collection() -> Generator[None, object, object]:
     """
     worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
     with Path(__file__).open() as turn:
-        if worker < (os.cpu_count() or 1):
-            fcntl.flock(turn, fcntl.LOCK_SH)
-        else:
-            fcntl.flock(turn, fcntl.LOCK_EX)  # which waits for all who have it
-            fcntl.flock(turn, fcntl.LOCK_UN)
+        with suppress(OSError):  # on some network's disk nothing can be locked
+            if worker < (os.cpu_count() or 1):
+                fcntl.flock(turn, fcntl.LOCK_SH)
+            else:
+                fcntl.flock(turn, fcntl.LOCK_EX)  # which waits for all who have it
+                fcntl.flock(turn, fcntl.LOCK_UN)
         return (yield)
 
 
