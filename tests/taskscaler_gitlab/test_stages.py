@@ -14,7 +14,7 @@ from attrs import evolve, field, frozen
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gitlab_jobs import Artifact, Job, Step, Variable
+from gitlab_jobs import Artifact, GitInfo, Job, Step, Variable
 from taskscaler_gitlab import RunnerSettings
 from taskscaler_gitlab.runner._caches import name_of
 from taskscaler_gitlab.runner._globs import FIND, OutsideProject, listing, read_pattern
@@ -108,6 +108,29 @@ def test_a_failure_before_the_script_ends_the_job(shell: Sequence[str], tmp_path
     assert "ran" not in ran.log.splitlines()
     assert ran.phases == ["prepare_script", "cleanup_file_variables"]
     assert judge(ran.plan.stages, ran.marks.ended).cause is Cause.SYSTEM
+
+
+def test_a_clock_that_outlives_its_script_hits_nobody(shell: Sequence[str], tmp_path: Path) -> None:
+    """Whoever has the number of a script that was killed meanwhile: without its directory, nothing is signalled."""
+    text = write_script([], Before(), nonce=NONCE)
+    functions = text[text.index("_t_setsid=;") : text.index("trap _t_stop")]
+    check = f"_t_home={tmp_path}/gone; trap 'echo hit' USR1; {functions}\n_t_alarm_in 1; wait $_t_alarm; echo over"
+    done = subprocess.run([*shell, "-c", check], capture_output=True, timeout=30, check=True)
+    assert done.stdout == b"over\n"
+    there = check.replace(f"{tmp_path}/gone", str(tmp_path))
+    assert b"hit\n" in subprocess.run([*shell, "-c", there], capture_output=True, timeout=30, check=True).stdout
+
+
+def test_sources_are_tried_again(tmp_path: Path) -> None:
+    """GET_SOURCES_ATTEMPTS: what fails once is not the end, after a pause, and what is left of it is cleared away."""
+    job = script("echo ran")
+    wanted = (Variable(key="GET_SOURCES_ATTEMPTS", value="2"), Variable(key="GIT_STRATEGY", value="clone"))
+    sources = GitInfo(repo_url=f"file://{tmp_path}/none", ref="main", sha="0" * 40, refspecs=("+a:b",))
+    ran = run(SHELLS[0][1], evolve(job, variables=wanted, git_info=sources), tmp_path)
+    assert ran.log.count("it failed; another try in 5 seconds") == 1
+    assert ran.log.count("Getting source from Git repository") == 1
+    assert "ran" not in ran.log.splitlines()
+    assert judge(ran.plan.stages, ran.marks.ended).cause is Cause.SCRIPT
 
 
 def test_time_is_kept(shell: Sequence[str], tmp_path: Path) -> None:

@@ -110,18 +110,20 @@ def _seconds(timeout: float) -> int:
 
 
 # A process has no group of its own before `setsid` has begun, so that one that has just started is signalled by itself.
+# Clocks may outlive a script that is killed, and its process number may be another's then: they look whether its
+# directory is still there.
 _HEAD = rf"""
 set +e
 exec 2>&1 </dev/null
 (umask 077; exec mkdir {HOME} {OUT}) || exit
-_t_umask=$(umask); umask 077
+_t_umask=$(umask) _t_home=$PWD/{HOME}; umask 077
 _t_pid= _t_woke= _t_stopped= _t_groups= _t_exit=0 _t_skip=
 _t_setsid=; command -v setsid >/dev/null 2>&1 && _t_setsid=setsid
 _t_mark() {{ printf '\036@NONCE@ %s\n' "$*"; }}
 _t_group() {{ [ "$_t_setsid" ] && kill -s "$1" -- "-$2" 2>/dev/null; }}
 _t_signal() {{ _t_group "$1" "$2" || kill -s "$1" "$2" 2>/dev/null; }}
 _t_alarm_in() {{
-    $_t_setsid /bin/sh -c 'sleep "$1"; kill -s USR1 "$2"' sh "$1" $$ >/dev/null 2>&1 &
+    $_t_setsid /bin/sh -c 'sleep "$1"; [ ! -d "$2" ] || kill -s USR1 "$3"' sh "$1" "$_t_home" $$ >/dev/null 2>&1 &
     _t_alarm=$!
 }}
 _t_no_alarm() {{ _t_signal KILL "$1"; wait "$1" 2>/dev/null; _t_woke=; }}
@@ -130,7 +132,8 @@ _t_stop() {{
     [ "$_t_pid" ] || return
     _t_stopped=yes
     _t_signal TERM "$_t_pid"
-    $_t_setsid /bin/sh -c 'sleep {GRACE}; kill -s KILL -- "$1"' sh "${{_t_setsid:+-}}$_t_pid" >/dev/null 2>&1 &
+    $_t_setsid /bin/sh -c 'sleep {GRACE}; [ ! -d "$1" ] || kill -s KILL -- "$2"' sh "$_t_home" \
+        "${{_t_setsid:+-}}$_t_pid" >/dev/null 2>&1 &
     _t_groups="$_t_groups $!"
 }}
 trap _t_stop USR1
