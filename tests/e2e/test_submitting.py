@@ -4,14 +4,16 @@ import json
 import re
 import signal
 import stat
+import subprocess
 from collections import Counter
 from contextlib import ExitStack
 from pathlib import Path
+from threading import Event
 
 import pytest
 
 from taskscaler import sync
-from tests.taskscaler.services import command, first_line, printing, serving, write
+from tests.taskscaler.services import COMMAND, command, first_line, printing, serving, write
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 
@@ -110,7 +112,7 @@ def test_a_batch_that_was_left_goes_on(tmp_path: Path, monkeypatch: pytest.Monke
             (("jobs", "12345678"), 1, "there is no batch"),
             (("wait", str(tmp_path / "nothing")), 2, "there is no directory"),
             (("jobs", str(tmp_path)), 2, "holds no results"),
-            (("cancel", str(tmp_path / "a")), 2, "does not belong to a daemon"),
+            (("cancel", str(tmp_path / "a")), 2, "holds no results of a batch"),
             (("explain", str(tmp_path), "--socket", str(service.socket)), 2, "cannot be combined"),
             (("explain", batch), 0, "5 succeeded"),
             (("report", batch), 0, "5 succeeded"),
@@ -127,4 +129,34 @@ def test_a_batch_that_was_left_goes_on(tmp_path: Path, monkeypatch: pytest.Monke
         assert [path.name for path in shared.iterdir()] == ["fetched"]  # no part of the second one
         assert stat.S_IMODE((shared / "fetched").stat().st_mode) == 0o700
         assert not (tmp_path / "other").exists()
+        assert command("drain", "--delete")[0] == 0
+
+
+def test_a_batch_is_cancelled_by_its_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether a command runs it, which is ended with it, or a daemon, which is not; one that is over stays as it is."""
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "home"))
+    monkeypatch.delenv("TASKSCALER_SOCKET", raising=False)
+    write(tmp_path)
+    job = '[[jobs]]\nname = "a"\nscript = "echo here; sleep 300"\n'
+    (tmp_path / "jobs.toml").write_text(job)
+    (tmp_path / "run.toml").write_text(f'[autoscaler]\nplugin = "local"\n{job}')
+    results = tmp_path / "results"
+    with subprocess.Popen([*COMMAND, "run", str(tmp_path / "run.toml"), "--output", str(results)]) as run:
+        while not (results / "logs" / "a.log").exists():
+            assert run.poll() is None
+            Event().wait(0.1)
+        assert first_line("logs", "-f", str(results), "a") == "here\n"
+        status, said = command("cancel", str(results))
+        assert (status, "cancelled" in said or "interrupted" in said) == (0, True), said
+        assert run.wait(60) == 128 + signal.SIGTERM
+    assert command("cancel", str(results))[0] == 0
+    with serving(tmp_path):
+        status, said = command("submit", str(tmp_path / "jobs.toml"), "--json")
+        batch = json.loads(said)["batch"]
+        place = json.loads(command("jobs", batch, "--json")[1])["results"]
+        assert first_line("logs", "-f", batch, "a") == "here\n"
+        status, said = command("cancel", place)
+        assert (status, batch in said) == (0, True), said
+        assert json.loads(command("wait", batch, "--json")[1])["state"] == "cancelled"
         assert command("drain", "--delete")[0] == 0

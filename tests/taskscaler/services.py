@@ -92,14 +92,15 @@ def command(*arguments: str) -> tuple[int, str]:
 @contextmanager
 def printing(*arguments: str) -> Iterator[Callable[[], tuple[str, str, int]]]:
     """Run a command that has printed a line when the body begins; gives what waits for all of it, and its end."""
-    with subprocess.Popen([*COMMAND, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    pipe = subprocess.PIPE
+    with subprocess.Popen([*COMMAND, *arguments], stdout=pipe, stderr=pipe, bufsize=0) as process:  # see below
         try:
             assert process.stdout
-            line = process.stdout.readline()
+            line = process.stdout.readline()  # of what comes after it, a buffer would keep some from `communicate`
 
             def wait() -> tuple[str, str, int]:
                 said, wrong = process.communicate(timeout=60)
-                return line + said, wrong, process.returncode
+                return (line + said).decode(), wrong.decode(), process.returncode
 
             yield wait
         finally:

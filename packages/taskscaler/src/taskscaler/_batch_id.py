@@ -9,6 +9,9 @@ BATCH_ID = re.compile(r"[0-9a-f]{8}")
 JOB_ID = re.compile(r"[a-z]+-[0-9]+")
 """What names a job that somebody else brings to a daemon's fleet, such as ``gitlab-17``."""
 
+TICKET = "batch.json"
+"""What a daemon keeps beside the results of such a batch."""
+
 
 def directory_of(given: str) -> Path | None:
     """Take what was given as a directory; None: it can only be the id of something that a daemon has."""

@@ -1,6 +1,7 @@
 """A run as its event log has it: what has become of its jobs, and of its fleet. Only reads, also while it runs."""
 
 import fcntl
+import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from enum import Enum
@@ -250,3 +251,15 @@ def is_locked(path: Path) -> bool:
         except BlockingIOError:
             return True
     return False
+
+
+def runner_of(path: Path) -> int | None:
+    """Find the process that holds that lock, and so runs the batch. None: nobody does, or the system does not say."""
+    with suppress(OSError):
+        status = path.stat()
+        place = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
+        for line in Path("/proc/locks").read_text().splitlines():  # Linux
+            match line.split():
+                case [_, "FLOCK", _, "WRITE", pid, where, *_] if where == place and pid.isdecimal():
+                    return int(pid)
+    return None

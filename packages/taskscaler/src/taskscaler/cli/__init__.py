@@ -667,14 +667,15 @@ def fetch(batch: str, output: Path | None, socket: "Place | None") -> None:
     sys.exit(_batches.fetch(batch, output, socket))
 
 
-@main.command(epilog=_BATCH_EPILOG, short_help="End a batch that a daemon runs.")
+@main.command(epilog=_BATCH_EPILOG, short_help="End a batch that a daemon or another command runs.")
 @click.argument("batch", metavar="BATCH")
 @_SOCKET
 @_JSON
 def cancel(batch: str, socket: "Place | None", *, as_json: bool) -> None:
     """End BATCH: running jobs are ended, and no more are started. What has finished stays finished.
 
-    BATCH is the id that `taskscaler submit` has printed.
+    BATCH is the id that `taskscaler submit` has printed, or a directory with the results of a batch that another
+    command runs: that gets SIGTERM.
     """
     from taskscaler.cli import _batches
 

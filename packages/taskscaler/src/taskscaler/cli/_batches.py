@@ -3,6 +3,8 @@
 A batch is named by its id, or by its results directory if a command of its own runs it.
 """
 
+import os
+import signal
 from base64 import b64decode
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
@@ -17,10 +19,10 @@ from fleeting import ConfigError
 from fleeting.archives import ArchiveRefused, pack, unpack
 from fleeting.cli import EXPECTED, FAILED, SUCCEEDED, WRONG, WRONG_FILE, outcome, report_errors
 from fleeting.errors import WrongArguments
-from taskscaler._batch_id import JOB_ID, directory_of
+from taskscaler._batch_id import BATCH_ID, JOB_ID, TICKET, directory_of
 from taskscaler._errors import DaemonRefused, NoDaemon
 from taskscaler._jobsfile import files_to_submit
-from taskscaler._recorded_run import Progress, RecordedRun, is_locked, read_run
+from taskscaler._recorded_run import Progress, RecordedRun, is_locked, read_run, runner_of
 from taskscaler._socket import Place, find_socket
 from taskscaler._wording import counted, iso
 from taskscaler.batch import Results
@@ -114,17 +116,37 @@ def wait(given: str, socket: Place | None, *, as_json: bool, pause: Pause | None
     return status if status or all(ended) else FAILED
 
 
-def cancel(given: str, socket: Place | None, *, as_json: bool) -> int:
-    """End a batch of a daemon."""
+def cancel(given: str, socket: Place | None, *, as_json: bool, pause: Pause | None = None) -> int:
+    """End a batch: of a daemon, or one that another command runs."""
+    directory = directory_of(given)
+    if status := _refused(given):
+        return status
 
     def end() -> dict[str, Any]:
-        if directory := directory_of(given):
-            hint = "press Ctrl-C where it runs, or send SIGTERM to its process"
-            why = f"the batch in {directory} does not belong to a daemon; {hint}"
-            raise WrongArguments(why)
-        return ask(socket, "POST", "/batch/cancel", json={"batch": given}, timeout=60)
+        if directory is not None and (id_ := _id_of(directory)) is None:
+            return _cancel_run(directory, pause)
+        return ask(socket, "POST", "/batch/cancel", json={"batch": given if directory is None else id_}, timeout=60)
 
     return show(end, _over_rows, as_json=as_json)
+
+
+def _id_of(directory: Path) -> str | None:
+    """Name the batch whose results are in a directory, if it is a daemon's."""
+    above = directory.absolute().parent
+    return above.name if BATCH_ID.fullmatch(above.name) and (above / TICKET).exists() else None
+
+
+def _cancel_run(directory: Path, pause: Pause | None) -> dict[str, Any]:
+    """End what runs a batch, as a service manager would, and wait until it has let go of it."""
+    events = Results(directory).events
+    if is_locked(events):
+        runner = runner_of(events)
+        if runner is None or runner == os.getpid():
+            raise WrongArguments(
+                f"no process can be found that runs the batch in {directory}; press Ctrl-C where it is"
+            )
+        os.kill(runner, signal.SIGTERM)
+    return _wait_for_run(directory, pause)
 
 
 def results_of(given: str, socket: Place | None) -> Path:

@@ -19,6 +19,7 @@ from attrs import asdict, frozen
 
 from fleeting.archives import ArchiveRefused, unpack
 from fleeting.plugins import make_private, open_private, structure, write_whole
+from taskscaler._batch_id import TICKET
 from taskscaler.batch import Results
 
 MOST_MEMBERS = 200_000
@@ -151,7 +152,7 @@ class BatchFiles:
 
     @property
     def _ticket(self) -> Path:
-        return self.directory / "batch.json"
+        return self.directory / TICKET
 
     @property
     def _cancelled(self) -> Path:
