@@ -100,7 +100,7 @@ class Cloud:
         )
 
 
-@define
+@define(eq=False)  # messages of two kinds with the same fields are equal
 class Call:
     """An action under way."""
 
