@@ -144,6 +144,13 @@ async def test_its_log_is_read_and_followed(tmp_path: Path) -> None:
         assert (await ask("GET", "/batch/log?batch=desk-17")).status == 404
 
 
+async def test_of_two_jobs_with_one_id_the_last_is_meant() -> None:
+    """A job that nobody acknowledged in time may be handed out again, to the same runner."""
+    jobs = [OneJob(None, name="first"), OneJob(None, name="again")]
+    found = Owners([Owner(jobs)], print).find("desk-17")
+    assert found is jobs[1]
+
+
 async def test_an_owner_that_fails_ends_nothing_but_itself() -> None:
     """The daemon says so, and goes on."""
     said: list[str] = []

@@ -185,8 +185,8 @@ class Owners:
         return [f"{counted(owner.running, 'job')} of {owner.name}" for owner in self._owners if owner.running]
 
     def find(self, id_: str) -> OwnedJob | None:
-        """Find a job."""
-        return next((job for job in self.jobs if job.id == id_), None)
+        """Find a job; of several with one id, such as one that was handed out again, the last."""
+        return next((job for job in reversed(self.jobs) if job.id == id_), None)
 
     def status(self) -> list[str]:
         """What each of them does."""
