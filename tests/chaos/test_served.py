@@ -20,7 +20,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:Exception ignored in:pytest.PytestUnraisableExceptionWarning"),
 ]
 
-CHUNKS, FEW, MANY = 4, 2, 75
+CHUNKS, FEW, MANY = 4, 2, 30
 """Stories are played in so many parts; each has so many in the suite, and with ``--full``."""
 
 POINTS = 2
