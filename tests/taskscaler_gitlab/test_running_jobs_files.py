@@ -220,6 +220,44 @@ def test_a_list_of_files_that_fills_the_memory_is_not_read(tmp_path: Path) -> No
             assert _taken(path, tmp_path / "scratch", target) == count
 
 
+@pytest.mark.parametrize("method", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_a_zip_file_that_python_unpacks_all_at_once_is_refused(tmp_path: Path, method: int) -> None:
+    """Some hundred bytes of it would fill the memory, whatever they claim to be."""
+    path = tmp_path / "small.zip"
+    with zipfile.ZipFile(path, "w", method) as archive:
+        archive.writestr("x", bytes(1 << 20))
+    with pytest.raises(NotTaken, match=f"method {method}"):
+        _taken(path, tmp_path / "scratch", tmp_path / "target")
+
+
+@pytest.mark.parametrize("form", ["zip", "gzip"])
+def test_an_archive_that_is_damaged_anywhere_is_refused_or_taken(tmp_path: Path, form: str) -> None:
+    """Nothing else comes of any of its bytes being another: the job is told, and its runner is not to blame."""
+    good = tmp_path / "good"
+    if form == "zip":
+        with zipfile.ZipFile(good, "w", zipfile.ZIP_DEFLATED) as archive:
+            archive.writestr("ü", b"hello world" * 50)
+            archive.writestr("d/", b"")
+    else:
+        good.write_bytes(gzip.compress(b"hello world" * 50, mtime=0))
+    whole, path, refused = good.read_bytes(), tmp_path / "damaged", 0
+
+    async def take(number: int) -> None:
+        await to_thread.run_sync(take_archive, path, tmp_path / "scratch", tmp_path / str(number), "x")
+
+    async def take_all() -> None:
+        nonlocal refused
+        for number in range(len(whole)):
+            path.write_bytes(whole[:number] + bytes([whole[number] ^ 0xFF]) + whole[number + 1 :])
+            try:
+                await take(number)
+            except NotTaken:
+                refused += 1
+
+    anyio.run(take_all)
+    assert refused > len(whole) // 3
+
+
 def _taken(path: Path, scratch: Path, target: Path) -> int:
     async def take() -> None:
         await to_thread.run_sync(take_archive, path, scratch, target, "x")

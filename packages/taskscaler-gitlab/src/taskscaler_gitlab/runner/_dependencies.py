@@ -8,6 +8,7 @@ import gzip
 import stat
 import struct
 import zipfile
+import zlib
 from collections.abc import Iterator
 from os import SEEK_END
 from pathlib import Path
@@ -29,6 +30,9 @@ _END, _LOCATOR = b"PK\x05\x06", b"PK\x06\x07"
 _END_SIZE, _LOCATOR_SIZE, _END_64_SIZE = 22, 20, 56
 _END_SEARCHED = (1 << 16) + _END_SIZE + _LOCATOR_SIZE
 """Bytes at the end of a zip file in which the record of its list is, with the longest comment behind it."""
+
+_METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+"""Of zip files; of the others, Python unpacks a piece of a few bytes at once, however large it becomes."""
 
 _LONGEST_LINK = 4096
 _SECOND = 10**9
@@ -57,7 +61,7 @@ def take_archive(archive: Path, scratch: Path, target: Path, name: str) -> None:
         with scratch.open("xb") as tar:
             with archive.open("rb") as file:
                 is_gzip = file.read(len(_GZIP)) == _GZIP
-            for piece in _of_gzip(archive, name) if is_gzip else _of_zip(archive):
+            for piece in _whole(_of_gzip(archive, name) if is_gzip else _of_zip(archive)):
                 from_thread.check_cancelled()
                 if isinstance(piece, Member):
                     tar.write(header(piece))
@@ -65,10 +69,25 @@ def take_archive(archive: Path, scratch: Path, target: Path, name: str) -> None:
                     tar.write(piece)
             tar.write(END)
         unpack(scratch, target, size=MOST_BYTES, members=MOST_ENTRIES, modes=True)
-    except (ArchiveRefused, zipfile.BadZipFile, gzip.BadGzipFile, EOFError, NotImplementedError, RuntimeError) as error:
+    except ArchiveRefused as error:
         raise NotTaken(f"the archive cannot be used: {error}") from None
     finally:
         scratch.unlink(missing_ok=True)
+
+
+_BROKEN = (
+    *(zipfile.BadZipFile, zlib.error, struct.error, EOFError, OSError),
+    *(ValueError, IndexError, OverflowError, NotImplementedError, RuntimeError),
+)
+"""What Python raises, one time or another, about an archive that is broken, or made to look so."""
+
+
+def _whole(pieces: Iterator[Member | bytes]) -> Iterator[Member | bytes]:
+    """What is in an archive, as long as it can be read."""
+    try:
+        yield from pieces
+    except _BROKEN as error:
+        raise NotTaken(f"the archive cannot be used: {error}") from None
 
 
 class _Reads(Protocol):
@@ -118,6 +137,10 @@ def _of_zip(archive: Path) -> Iterator[Member | bytes]:
             raise NotTaken(f"the archive has {len(infos)} entries, and {MOST_ENTRIES} are taken at most")
         if sum(info.file_size for info in infos) > MOST_BYTES:
             raise NotTaken(f"the archive has more than {MOST_BYTES} bytes in it")
+        if other := next((info for info in infos if info.compress_type not in _METHODS), None):
+            raise NotTaken(
+                f"the archive is packed by method {other.compress_type} of zip files; pack it by deflate, or not at all"
+            )
         for info in infos:
             mode = info.external_attr >> 16
             name = info.filename.encode("utf-8", "replace")
