@@ -1,6 +1,7 @@
 """What is noted down of jobs and of the runner itself."""
 
 import stat
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -97,6 +98,12 @@ def test_a_new_token_takes_the_old_ones_place_in_the_file(tmp_path: Path) -> Non
     keep_token(path, "glrt-old", "glrt-new")
     assert path.read_text() == FILE.replace('"glrt-old" #', '"glrt-new" #')
     assert stat.S_IMODE(path.stat().st_mode) == 0o640
+
+
+def test_a_token_cannot_add_to_the_file() -> None:
+    """Whatever characters a GitLab gives one: the file says just that token."""
+    new = 'x" # \\u0041'
+    assert tomllib.loads(with_token('token = "glrt-old"\n', "glrt-old", new)) == {"token": new}
 
 
 @pytest.mark.parametrize("text", ["", FILE + 'token = "glrt-old"\n', "token = '''glrt-old'''\n"])

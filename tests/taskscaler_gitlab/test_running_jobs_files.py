@@ -18,7 +18,9 @@ from gitlab_jobs import Cache, Variable
 from gitlab_jobs.coordinator import Reply
 from gitlab_jobs.testing import Fault
 from taskscaler_gitlab._settings import OwnSettings
+from taskscaler_gitlab.runner._caches import caches_of
 from taskscaler_gitlab.runner._dependencies import NotTaken, take_archive
+from taskscaler_gitlab.runner._transfers import keep_caches
 from tests.fleeting.local_agents import POLL
 from tests.taskscaler_gitlab.desks import Desk, Stopped, after, desk_on, leaving, script
 
@@ -331,6 +333,23 @@ async def test_a_cache_that_the_manager_keeps_is_there_on_another_instance(desk:
         script("cat kept/f", cache=cached("kept/")), taskscaler=kept, cache_dir="two", builds_dir="elsewhere"
     )
     assert "\nwarm\n" in desk.log(second), desk.log(second)
+
+
+def test_jobs_that_keep_one_cache_at_a_time_do_not_mix_it(tmp_path: Path) -> None:
+    """What the manager has is always the whole cache of one of them, while another copies its own."""
+    job = script("true", cache=cached("kept/"))
+    caches, _ = caches_of(job, str, "/builds/x")
+    kept = tmp_path / "kept"
+    kept.mkdir()
+    for number, text in ((1, b"short"), (2, b"longer")):
+        (tmp_path / str(number)).mkdir()
+        (tmp_path / str(number) / "cache-0.tar").write_bytes(text)
+    draft, whole = kept / f".{caches[0].names[0]}.1.draft", kept / f"{caches[0].names[0]}.tar"
+    draft.write_bytes(b"sho")
+    keep_caches(caches, tmp_path / "2", kept, job=2)
+    assert (whole.read_bytes(), draft.read_bytes()) == (b"longer", b"sho")
+    keep_caches(caches, tmp_path / "1", kept, job=1)
+    assert (whole.read_bytes(), list(kept.iterdir())) == (b"short", [whole])
 
 
 async def test_a_cache_that_is_broken_fails_nobody(desk: Desk) -> None:

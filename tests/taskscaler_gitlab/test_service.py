@@ -5,6 +5,7 @@ from pathlib import Path
 
 import anyio
 import pytest
+from attrs import evolve
 
 from fleeting import ConfigError, MemoryJournal
 from fleeting.testing import FakeCloud
@@ -356,3 +357,22 @@ async def test_a_token_that_could_not_be_kept_is_not_replaced(gitlab: FakeGitLab
         path.write_text(path.read_text().replace(f'"{gitlab.runner_token}"', f"'''{gitlab.runner_token}'''"))
         await bench.until(lambda: any("is not replaced" in line for line in bench.said))
         assert gitlab.calls["reset"] == 0
+
+
+class _Hasty(FakeGitLab):
+    """A GitLab whose tokens have ended when they come, by the runner's clock."""
+
+    async def reset(self, token: str) -> Reply:
+        """See `FakeGitLab`."""
+        reply = await super().reset(token)
+        return evolve(reply, body={**reply.body, "token_expires_at": "2020-01-01T00:00:00Z"})
+
+
+async def test_a_clock_that_is_wrong_does_not_replace_tokens_over_and_over(tmp_path: Path) -> None:
+    """The token that has just come is used for a while, and the file is not written without a pause."""
+    gitlab = _Hasty(tmp_path / "gitlab", long_poll=0.05, accepts=0)
+    async with serving(tmp_path, gitlab, more='token_expires_at = "2020-01-01T00:00:00Z"') as bench:
+        await bench.until(lambda: any("token was replaced" in line for line in bench.said))
+        for _ in range(2):
+            assert (await gitlab.ended(gitlab.enqueue(a_job()))).state is State.SUCCESS
+    assert gitlab.calls["reset"] == 1

@@ -1,5 +1,6 @@
 """Tokens that end: when to have one replaced, and the file that it stands in. GitLab Runner does it at 75 %, too."""
 
+import json
 import os
 import re
 import tomllib
@@ -12,7 +13,7 @@ SHARE = 0.75
 """How much of a token's life passes before it is replaced."""
 
 LEAST = 60.0
-"""Seconds between two tries to replace it."""
+"""Seconds between two tries to replace it, and two tokens."""
 
 
 def parse_time(text: str | None) -> float | None:
@@ -38,7 +39,7 @@ def with_token(text: str, old: str, new: str) -> str:
         ValueError: The token does not stand in it as one would write it.
     """
     written = re.compile(rf"""^(\s*token\s*=\s*)(["']){re.escape(old)}\2""", flags=re.MULTILINE)
-    changed, times = written.subn(lambda found: f'{found[1]}"{new}"', text)
+    changed, times = written.subn(lambda found: f"{found[1]}{json.dumps(new)}", text)  # TOML's strings are JSON's
     if times != 1 or not _is_toml(changed):
         raise ValueError("the token does not stand in it once, on a line of its own")
     return changed

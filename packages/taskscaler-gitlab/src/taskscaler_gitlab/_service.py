@@ -399,15 +399,16 @@ class RunnerService:
     async def _keep_token_good(self) -> None:
         """See whether GitLab knows the token, and have it replaced in time if it ends one day."""
         obtained = parse_time(self.config.runner.token_obtained_at) or self._clock.now()
-        expires = await self._expiry()
+        expires, earliest = await self._expiry(), 0.0
         while (at := renew_at(obtained, expires)) is not None:
-            await self._clock.sleep_until(at)
+            await self._clock.sleep_until(max(at, earliest))
             if why := await to_thread.run_sync(may_keep, self.config.path, self.config.runner.token):
                 self.say(
                     f"warning: the runner's token ends, and is not replaced: {why}; use taskscaler-gitlab reset-token"
                 )
                 return
             obtained = self._clock.now()
+            earliest = obtained + LEAST  # a token may have ended when it comes, by our clock or by GitLab's
             expires = await self._renewed(expires)
 
     async def _expiry(self) -> float | None:

@@ -362,7 +362,8 @@ class _Run:
         has_failed = verdict.cause is not None or self.record.is_canceled
         problem = await self._send_artifacts(planned.plan, last, has_failed=has_failed)
         if (kept := self._caches_here) is not None:
-            await to_thread.run_sync(keep_caches, planned.plan.caches, self._brought(last) / OUT, kept)
+            out = self._brought(last) / OUT
+            await to_thread.run_sync(partial(keep_caches, planned.plan.caches, out, kept, job=self.job.id))
         if self.record.is_canceled:
             return await self._finish(_failure(_CANCELED), "canceled")
         if verdict.cause is not None:

@@ -157,14 +157,17 @@ class Transfers:
             path.unlink(missing_ok=True)
 
 
-def keep_caches(caches: Iterable[KnownCache], out: Path, kept: Path) -> None:
-    """Keep on this machine what came of caches; blocks. One that cannot be kept is not."""
+def keep_caches(caches: Iterable[KnownCache], out: Path, kept: Path, *, job: int) -> None:
+    """Keep on this machine what came of a job's caches; blocks. One that cannot be kept is not.
+
+    Jobs of one project may end at the same time, so each has drafts of its own; after a restart it has the same ones.
+    """
     with suppress(OSError):
         make_private(kept)
         for cache in caches:
             archive = out / f"cache-{cache.number}.tar"
             if archive.is_file() and not archive.is_symlink():
-                draft = kept / f".{cache.names[0]}.draft"
+                draft = kept / f".{cache.names[0]}.{job}.draft"
                 shutil.copyfile(archive, draft)
                 draft.replace(kept / f"{cache.names[0]}.tar")
 
