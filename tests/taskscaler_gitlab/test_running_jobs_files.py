@@ -17,7 +17,7 @@ from attrs import evolve
 from gitlab_jobs import Cache, Variable
 from gitlab_jobs.coordinator import Reply
 from gitlab_jobs.testing import Fault
-from taskscaler_gitlab._settings import OwnSettings
+from taskscaler_gitlab._settings import CacheSettings, OwnSettings
 from taskscaler_gitlab.runner._caches import caches_of
 from taskscaler_gitlab.runner._dependencies import NotTaken, take_archive
 from taskscaler_gitlab.runner._transfers import keep_caches
@@ -333,6 +333,17 @@ async def test_a_cache_that_the_manager_keeps_is_there_on_another_instance(desk:
         script("cat kept/f", cache=cached("kept/")), taskscaler=kept, cache_dir="two", builds_dir="elsewhere"
     )
     assert "\nwarm\n" in desk.log(second), desk.log(second)
+
+
+async def test_runners_that_share_a_manager_do_not_share_its_caches(desk: Desk, tmp_path: Path) -> None:
+    """A project of another GitLab may have the same number; with `Shared`, they do."""
+    kept = OwnSettings(cache_on_manager=str(tmp_path / "caches"))
+    job, here = script("mkdir -p kept; echo warm > kept/f", cache=cached("kept/")), CacheSettings(shared=True)
+    await desk.run(job, taskscaler=kept)
+    await desk.run(job, taskscaler=kept, token="glrt-ofanotherone")
+    assert len(list((tmp_path / "caches").glob("*/project-*/*.tar"))) == 2
+    await desk.run(job, taskscaler=kept, cache=here)
+    assert len(list((tmp_path / "caches").glob("project-*/*.tar"))) == 1
 
 
 def test_jobs_that_keep_one_cache_at_a_time_do_not_mix_it(tmp_path: Path) -> None:

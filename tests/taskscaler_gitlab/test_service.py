@@ -7,7 +7,7 @@ import anyio
 import pytest
 from attrs import evolve
 
-from fleeting import ConfigError, MemoryJournal
+from fleeting import ConfigError, JournalError, LoopClock, MemoryJournal
 from fleeting.testing import FakeCloud
 from gitlab_jobs import Job, Outcome
 from gitlab_jobs.client import Reporting
@@ -357,6 +357,17 @@ async def test_a_token_that_could_not_be_kept_is_not_replaced(gitlab: FakeGitLab
         path.write_text(path.read_text().replace(f'"{gitlab.runner_token}"', f"'''{gitlab.runner_token}'''"))
         await bench.until(lambda: any("is not replaced" in line for line in bench.said))
         assert gitlab.calls["reset"] == 0
+
+
+async def test_two_runners_never_have_one_directory_of_jobs(gitlab: FakeGitLab, tmp_path: Path) -> None:
+    """Each would run the other's jobs: the second does not begin, and says what to change."""
+    async with serving(tmp_path, gitlab) as bench:
+        second = evolve(bench.service)
+        with pytest.raises(JournalError, match="another runner or process; stop that one first"):
+            await second.take_up(bench.scaler, LoopClock())
+    async with serving(tmp_path, gitlab) as bench:
+        number = gitlab.enqueue(a_job())
+        assert (await gitlab.ended(number)).state is State.SUCCESS
 
 
 class _Hasty(FakeGitLab):

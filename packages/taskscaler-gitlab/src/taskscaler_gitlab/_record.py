@@ -8,6 +8,7 @@ A directory for each job, for our user alone::
     run/         what running it needs to remember
 """
 
+import fcntl
 import json
 import shutil
 from collections.abc import Iterator
@@ -18,6 +19,7 @@ from typing import Any
 
 from attrs import asdict, evolve, frozen
 
+from fleeting import JournalError
 from fleeting.plugins import make_private, open_private, structure, write_whole
 from gitlab_jobs import Job, Outcome, decode_job, encode_job
 
@@ -164,6 +166,26 @@ class JobDirectory:
     def remove(self) -> None:
         """Leave nothing of it."""
         shutil.rmtree(self.path, ignore_errors=True)
+
+
+def hold(directory: Path) -> FileIO:
+    """Have a directory of jobs to ourselves until what is returned is closed, or we die.
+
+    Raises:
+        JournalError: Another process has it: both would run what is noted down there.
+        OSError: It cannot be used.
+    """
+    make_private(directory, hide=True)
+    lock = FileIO(directory / "lock", "w", opener=open_private)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        lock.close()
+        raise JournalError(
+            f"the jobs in {directory} are those of another runner or process; stop that one first,"
+            " or set another state_dir in [runners.taskscaler]"
+        ) from None
+    return lock
 
 
 def found(directory: Path) -> Iterator[JobDirectory]:

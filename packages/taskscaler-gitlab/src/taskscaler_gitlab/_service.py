@@ -4,6 +4,7 @@ import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
 from hashlib import sha256
+from io import FileIO
 from pathlib import Path
 from secrets import token_hex
 from typing import Any
@@ -22,7 +23,7 @@ from taskscaler_gitlab._config import ServiceConfig, read_config
 from taskscaler_gitlab._expiry import LEAST, keep_token, may_keep, parse_time, renew_at
 from taskscaler_gitlab._gitlab import about, client_of, said
 from taskscaler_gitlab._limits import Facts, describe
-from taskscaler_gitlab._record import JobDirectory, Record, Stage, found
+from taskscaler_gitlab._record import JobDirectory, Record, Stage, found, hold
 from taskscaler_gitlab._system_id import system_id
 from taskscaler_gitlab._view import JobView
 from taskscaler_gitlab._work import FAREWELL, OwnRuns, Runs, Shop, Work
@@ -89,6 +90,7 @@ class RunnerService:
     _shop: Shop = field(init=False)
     _runner: Runner = field(init=False)
     _tasks: anyio.abc.TaskGroup = field(init=False)
+    _lock: FileIO = field(init=False)
     _system_id: str = field(default="", init=False)
     _earlier: list[tuple[JobDirectory, Job, Record]] = field(factory=list, init=False)
     _works: dict[str, Work] = field(factory=dict, init=False)
@@ -112,6 +114,7 @@ class RunnerService:
     async def take_up(self, scaler: Taskscaler, clock: Clock) -> int:
         """See `JobOwner.take_up`."""
         self._scaler, self._clock = scaler, clock
+        self._lock = await to_thread.run_sync(hold, self.directory)
         self._system_id = await to_thread.run_sync(system_id, self.directory)
         self._earlier = await to_thread.run_sync(self._read)
         return len(self._earlier)
@@ -145,6 +148,7 @@ class RunnerService:
                 self._tasks.start_soon(self._ask_on)
                 self._tasks.start_soon(self._keep_token_good)
         finally:
+            self._lock.close()
             self._done.set()
 
     def _shop_of(self, client: GitLabClient, info: Mapping[str, Any]) -> Shop:

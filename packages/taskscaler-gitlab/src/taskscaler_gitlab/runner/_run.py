@@ -34,7 +34,7 @@ from taskscaler_gitlab.runner._record import LegRecord, Record
 from taskscaler_gitlab.runner._script import OUT, Before, write_script
 from taskscaler_gitlab.runner._stages import Cause, Ended, filled_in, judge
 from taskscaler_gitlab.runner._stages import Verdict as JobVerdict
-from taskscaler_gitlab.runner._surroundings import Surroundings, container_of, look_around, surroundings_of
+from taskscaler_gitlab.runner._surroundings import Surroundings, container_of, look_around, owner_of, surroundings_of
 from taskscaler_gitlab.runner._transfers import NotFetched, NotSent, Transfers, keep_caches
 from taskscaler_gitlab.runner._variables import JobEnvironment, environment_of
 
@@ -414,7 +414,8 @@ class _Run:
     def _caches_here(self) -> Path | None:
         """Where the manager keeps the project's caches, if it does."""
         top = self.settings.taskscaler.cache_on_manager
-        return None if top is None else Path(top, f"project-{self.job.job_info.project_id}")
+        project = f"project-{self.job.job_info.project_id}"
+        return None if top is None else Path(top, *owner_of(self.settings), project)
 
     def _brought(self, leg: LegRecord) -> Path:
         return self.record.path / f"brought-{leg.name.rpartition('-')[2]}"

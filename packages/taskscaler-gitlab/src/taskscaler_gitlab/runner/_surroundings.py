@@ -71,14 +71,14 @@ def surroundings_of(
             custom_build_dir=settings.custom_build_dir.enabled,
         ),
         cache_dir=posixpath.join(
-            home or "/", caches, _inside(settings.cache.path), *_owner(settings), f"project-{job.job_info.project_id}"
+            home or "/", caches, _inside(settings.cache.path), *owner_of(settings), f"project-{job.job_info.project_id}"
         ),
         helper_image=settings.docker.helper_image if is_docker else "",
     )
 
 
-def _owner(settings: RunnerSettings) -> tuple[str, ...]:
-    """The part of a cache's path that other runners do not have."""
+def owner_of(settings: RunnerSettings) -> tuple[str, ...]:
+    """The part of a cache's path that other runners do not have, whose projects may have the same numbers."""
     return () if settings.cache.shared else (sha256(shorten(settings.token).encode()).hexdigest()[:_SHORT],)
 
 
