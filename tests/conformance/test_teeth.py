@@ -293,6 +293,7 @@ class _Enthralled(FakeGroup):
         while True:
             with suppress(Exception, anyio.get_cancelled_exc_class()):
                 yield await anext(listening)
+            await anyio.lowlevel.cancel_shielded_checkpoint()  # whoever looks at it has to have a turn
 
 
 class _Presumptuous(FakeGroup):
