@@ -301,9 +301,8 @@ async def test_everything_that_is_made_bears_labels(bench: Bench) -> None:
             query = {"filters": {"label": [f"taskscaler.instance={bench.slot.instance}"]}}
             (container,) = await engine.ask("GET", "/containers/json", query=query)
             (network,) = await engine.ask("GET", "/networks", query=query)
-            (volume,) = (await engine.ask("GET", "/volumes", query={"filters": {"label": ["taskscaler.kind=cache"]}}))[
-                "Volumes"
-            ]
+            ours = {"label": ["taskscaler.kind=cache"], "name": ["test-labels"]}  # others' stay
+            (volume,) = (await engine.ask("GET", "/volumes", query={"filters": ours}))["Volumes"]
             tasks.cancel_scope.cancel()
         assert container["Labels"]["mine"] == "x"
         assert container["Labels"]["taskscaler.job"] == network["Labels"]["taskscaler.job"] == "job"
