@@ -81,6 +81,42 @@ def jobs_file(**scripts: str) -> str:
     return "".join(f'[[jobs]]\nname = "{name}"\nscript = "{script}"\n' for name, script in scripts.items())
 
 
+@define
+class Lasting(Obedient):
+    """One whose jobs hang and outlive their daemon, and end no sooner than they may."""
+
+    alive: set[str] = field(factory=set)
+    """Names of tries."""
+
+    may_end: anyio.Event = field(factory=anyio.Event)
+
+    async def start(self, job: JobSpec, lease: Leased, *, name: str) -> None:
+        """Start a job."""
+        self.ran.append(job.name)
+        self.alive.add(name)
+
+    async def attach(
+        self,
+        job: JobSpec,
+        lease: Leased,
+        *,
+        name: str,
+        offset: int = 0,
+        elapsed: float = 0.0,
+        output: Sink,
+        artifacts: Path,
+    ) -> JobOutcome:
+        """Follow it for ever."""
+        self.hanging.set()
+        await anyio.sleep_forever()
+        raise AssertionError("it never ends")
+
+    async def end(self, lease: Leased, *, name: str) -> None:
+        """End it."""
+        await self.may_end.wait()
+        self.alive.discard(name)
+
+
 async def submit(ask: Caller, files: Mapping[str, str | bytes] | None = None, **scripts: str) -> Answer:
     """Hand over a batch."""
     content = {"jobs.toml": jobs_file(**scripts), **(files or {})}
@@ -281,6 +317,44 @@ async def test_a_cancelled_batch_ends_alone_and_for_good(tmp_path: Path) -> None
         assert fleet.batches.unfinished == []
         assert await listed(ask) == [first, second]
     assert obedient.ran == ["a", "c"]
+
+
+async def test_a_daemon_that_ends_leaves_no_job_of_a_cancelled_batch(tmp_path: Path) -> None:
+    """A job that is being ended is not left to the next daemon: its end is waited for, and its slot is free."""
+    lasting = Lasting()
+    settings = {"directory": tmp_path / "b", "executors": {"instance": lasting}, "journal": MemoryJournal()}
+    async with called(FakeCloud(), **settings) as (ask, fleet):  # type: ignore[arg-type]
+        batch = (await submit(ask, a="hang")).data["batch"]
+        await lasting.hanging.wait()
+        await ask("POST", "/batch/cancel", {"batch": batch})
+        async with anyio.create_task_group() as ending:
+            ending.start_soon(fleet.batches.leave)
+            await anyio.sleep(1)
+            lasting.may_end.set()
+        assert not lasting.alive
+        assert fleet.batches.unfinished == []
+        assert (await fleet.scaler.capacity()).acquired == 0
+
+
+async def test_a_batch_that_is_cancelled_while_it_is_left_is_ended_by_the_next_daemon(tmp_path: Path) -> None:
+    """Its job still runs when the daemon goes, so it is not over: the next daemon ends the job, and frees its slot."""
+    cloud, lasting = FakeCloud(), Lasting()
+    settings = {"directory": tmp_path / "b", "executors": {"instance": lasting}, "journal": MemoryJournal()}
+    async with called(cloud, **settings) as (ask, fleet):  # type: ignore[arg-type]
+        batch = (await submit(ask, a="hang")).data["batch"]
+        await lasting.hanging.wait()
+        async with anyio.create_task_group() as ending:
+            ending.start_soon(fleet.batches.leave)
+            await anyio.lowlevel.checkpoint()
+            await ask("POST", "/batch/cancel", {"batch": batch})
+    assert lasting.alive
+    lasting.may_end.set()
+    async with called(cloud, **settings) as (ask, fleet):  # type: ignore[arg-type]
+        ended = await over(ask, batch)
+        assert (ended["state"], ended["jobs"]) == ("cancelled", {"cancelled": 1})
+        assert (await fleet.scaler.capacity()).acquired == 0
+    assert not lasting.alive
+    assert lasting.ran == ["a"]
 
 
 async def test_what_has_not_begun_is_the_next_daemons(tmp_path: Path) -> None:

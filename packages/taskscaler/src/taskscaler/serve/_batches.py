@@ -220,12 +220,15 @@ class Batches:
                 batch.running.drain()
 
     async def leave(self) -> None:
-        """Leave the jobs that run to the next daemon, and wait until everything is written."""
+        """Leave the jobs that run to the next daemon, and wait until everything is written.
+
+        Those of cancelled batches are not left: their ends are only waited for.
+        """
         self.drain()
         async with anyio.create_task_group() as leaving:
             for batch in self._running.values():
                 if batch.running is not None:
-                    leaving.start_soon(batch.running.leave)
+                    leaving.start_soon(batch.running.stop if batch.cancelled else batch.running.leave)
         while self._running:
             await next(iter(self._running.values())).changed.wait()
 
@@ -499,7 +502,8 @@ class Batches:
                 state = await running.run()
             if running.summary_refused is not None:
                 raise running.summary_refused
-            if batch.cancelled or state.all_stand or not self._closing:
+            has_left_none = batch.cancelled and not state.running  # it may have been cancelled while it was left
+            if has_left_none or state.all_stand or not self._closing:
                 over = Over(at=self.clock.now(), well=state.succeeded)
                 await to_thread.run_sync(events.end, over)
                 await self._end(batch, state)
