@@ -11,7 +11,7 @@ HERE = Path(__file__).parent
 TARGET = Path(os.environ.get("CARGO_TARGET_DIR", HERE / "target"))
 """Where cargo puts what it builds."""
 
-INSIST = "TASKSCALER_PEERS"
+INSIST = "GITLAB_PEERS"
 """With ``required`` in this variable, as continuous integration has it, a test fails that lacks an independent peer."""
 
 
