@@ -27,7 +27,7 @@ concurrent = {concurrent}
 check_interval = 1
 [[runners]]
 name = "desk"
-url = "http://gitlab.test"
+url = "{url}"
 token = "{token}"
 executor = "instance"
 {more}
@@ -124,11 +124,12 @@ async def serving(
     more: str = "",
     executor: Executor | None = None,
     leaves: bool = True,
+    url: str = URL,
     **pool: Any,  # noqa: ANN401  (a pool's settings)
 ) -> AsyncIterator[Bench]:
     """Run a runner while the body runs; then it leaves its jobs, or is as good as killed."""
     path = here / "config.toml"
-    path.write_text(FILE.format(token=token or gitlab.runner_token, concurrent=concurrent, more=more))
+    path.write_text(FILE.format(url=url, token=token or gitlab.runner_token, concurrent=concurrent, more=more))
     said: list[str] = []
     service = RunnerService(
         read_config(path),

@@ -16,6 +16,7 @@ from gitlab_jobs import Features, GitInfo, Hook, Job, Step, Variable
 from gitlab_jobs.client import Reporting
 from taskscaler.executors import Executor, JobOutcome, JobSpec, Leased
 from taskscaler.executors.instance import InstanceExecutor
+from taskscaler_gitlab.runner import _run
 from tests.fleeting.local_agents import POLL
 from tests.taskscaler_gitlab.desks import Desk, Stopped, desk_on, leaving, script
 
@@ -324,6 +325,17 @@ async def test_an_after_script_is_not_canceled(desk: Desk) -> None:
     ended = await desk.run(job, meanwhile=cancel)
     assert ended.failure_reason == "job_canceled"
     assert "\nwhole\n" in desk.log(ended)
+
+
+async def test_a_canceled_job_cannot_say_for_ever_that_it_is_nearly_over(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What comes after its script has a time, here a second: where the job is, only its own output says."""
+    monkeypatch.setattr(_run, "LATE", 1 - 300.0)
+    job = script("true", after=waiting(desk, "begun"))
+    with anyio.fail_after(45):
+        ended = await desk.run(job, meanwhile=cancels_at(desk.home / "begun"))
+    assert ended.failure_reason == "job_canceled"
 
 
 async def test_a_job_that_gitlab_has_given_up_ends_at_once(desk: Desk) -> None:

@@ -209,6 +209,21 @@ async def test_a_restart_goes_on_with_what_runs(gitlab: FakeGitLab, tmp_path: Pa
     assert gitlab.log(number) == f"hello from {number}\n".encode() or gitlab.log(number).startswith(b"it runs")
 
 
+async def test_the_token_of_a_job_goes_to_no_other_gitlab(gitlab: FakeGitLab, tmp_path: Path) -> None:
+    """The file names another GitLab after a restart: the job of the first one is given up, and people learn of it."""
+    cloud, journal, held = FakeCloud(), MemoryJournal(), Held()
+    number = gitlab.enqueue(a_job())
+    async with serving(tmp_path, gitlab, cloud=cloud, runs=Scripted(held), journal=journal):
+        with anyio.fail_after(20):
+            await held.begun.wait()
+    other, again = FakeGitLab(tmp_path / "other", long_poll=0.05), Scripted()
+    async with serving(tmp_path, other, cloud=cloud, runs=again, journal=journal, url="http://other.test") as bench:
+        await bench.taken(acquired=0)
+        assert any(f"the job {number} is from another GitLab than http://other.test" in line for line in bench.said)
+        assert again.runs == []
+    assert not [*tmp_path.glob("jobs/jobs/*/job.json")]  # noqa: ASYNC240  (of no moment here)
+
+
 async def test_a_job_that_ended_is_reported_by_the_next_runner(gitlab: FakeGitLab, tmp_path: Path) -> None:
     """GitLab was away when it ended; nothing runs again."""
 

@@ -85,7 +85,7 @@ def run(
     path.write_text(text)
     env = {**os.environ, "PATH": f"{tools}:{os.environ['PATH']}" if tools else os.environ["PATH"]}
     done = subprocess.run([*shell, "-e", str(path)], cwd=work, env=env, capture_output=True, timeout=60, check=False)
-    marks = Marks(NONCE)
+    marks = Marks(NONCE, 100)
     log = marks.feed(done.stdout) + marks.end()
     assert done.stderr == b""
     return Ran(plan, done.returncode, log.decode(errors="replace"), marks, directory)
@@ -259,7 +259,7 @@ def test_marks_are_found_wherever_pieces_end(data: bytes, cuts: list[int], at: i
     """What is not ours passes as it is, and what is ours is understood, however the output comes in."""
     mark = f"\x1e{NONCE} ".encode()
     text = data[:at] + mark + b"begin 3\n" + mark + b"end 3 7 yes\n" + data[at:]
-    marks, passed, left = Marks(NONCE), b"", text
+    marks, passed, left = Marks(NONCE, 100), b"", text
     for cut in [*cuts, len(text)]:
         passed, left = passed + marks.feed(left[:cut]), left[cut:]
     passed += marks.feed(left) + marks.end()
@@ -271,7 +271,7 @@ def test_marks_are_found_wherever_pieces_end(data: bytes, cuts: list[int], at: i
 def test_what_only_looks_like_a_mark_is_passed_on(line: bytes) -> None:
     """A job that guesses them gains nothing."""
     text = f"\x1e{NONCE} ".encode() + line
-    marks = Marks(NONCE)
+    marks = Marks(NONCE, 100)
     passed = marks.feed(text) + marks.end()
     assert passed.rstrip(b"\n") == text.rstrip(b"\n")
     assert not marks.ended
@@ -300,3 +300,12 @@ def test_what_the_output_does_not_say_any_more() -> None:
     assert judge(stages, filled_in(stages, {**before, step: Ended(5)}, late, 5)).code == 5
     assert filled_in(stages, before, step, 137) == filled_in(stages, before, step, None) == before
     assert last in filled_in(stages, before, step, 0)
+
+
+def test_marks_of_stages_that_a_job_does_not_have_are_not_kept() -> None:
+    """A job that forges a million of them grows nothing here, and its output is read once."""
+    mark = f"\x1e{NONCE} "
+    marks = Marks(NONCE, 3)
+    text = "".join(f"{mark}begin {number}\n{mark}end {number} 0 \n" for number in range(20_000)).encode()
+    assert marks.feed(text) + marks.end() == b""
+    assert (marks.all_begun, set(marks.ended)) == ({0, 1, 2}, {0, 1, 2})

@@ -123,10 +123,23 @@ class RunnerService:
         jobs = []
         for each in found(self.directory / "jobs"):
             try:
-                jobs.append((each, *each.read()))
+                job, record = each.read()
+                if record.prefix.startswith(f"{self._origin}-"):
+                    jobs.append((each, job, record))
+                else:  # its token is none of this GitLab's business
+                    each.remove()
+                    self.say(
+                        f"warning: the job {job.id} is from another GitLab than {self.config.runner.url}, or was taken"
+                        " by another runner; it is ended on its instance, and nobody is told how"
+                    )
             except (OSError, ValueError, GitLabJobsError, ConfigError) as error:
                 log.warning("job_unreadable", extra={"path": str(each.path), "error": one_line(str(error))})
         return sorted(jobs, key=lambda job: job[2].taken_at)
+
+    @property
+    def _origin(self) -> str:
+        """Stands for GitLab and this manager of its runner, in the names of tries."""
+        return sha256(f"{self.config.runner.url} {self._system_id}".encode()).hexdigest()[:12]
 
     async def run(self) -> None:
         """Ask for jobs and see them to their ends, until they are left."""
@@ -327,9 +340,7 @@ class RunnerService:
 
     async def _take(self, job: Job, key: str) -> None:
         """Note a job down before anything else, and begin with it."""
-        settings = self.config.runner
-        place = sha256(f"{settings.url} {self._system_id}".encode()).hexdigest()[:12]
-        record = Record(key=key, prefix=f"{place}-{job.id}-{token_hex(2)}", taken_at=self._clock.now())
+        record = Record(key=key, prefix=f"{self._origin}-{job.id}-{token_hex(2)}", taken_at=self._clock.now())
         directory = JobDirectory(self.directory / "jobs" / f"{job.id}-{token_hex(3)}")
         try:
             with anyio.CancelScope(shield=True):

@@ -85,6 +85,9 @@ class Running:
     may_stop: Callable[[], bool]
     """Whether it is to be stopped where it is now if the job is canceled."""
 
+    may_take: float
+    """Seconds that a cancellation waits until it may be stopped: the job itself says where it is, and may lie."""
+
     stopping: Callable[[], Awaitable[None]]
     """Called before it is."""
 
@@ -172,8 +175,9 @@ class Running:
 
             async def on_cancel() -> None:
                 await self.reporting.canceling.wait()
-                while not self.may_stop():
-                    await self._changed.wait()
+                with anyio.move_on_after(self.may_take):
+                    while not self.may_stop():
+                        await self._changed.wait()
                 await self.stopping()
                 tasks.cancel_scope.cancel()
 

@@ -16,10 +16,13 @@ class Marks:
     """Passes a job's output on without the lines of ours in it, and remembers what they say.
 
     A job that finds out what they look like can write them too. It can only belie itself by that: what is made of them
-    is how its own scripts have ended.
+    is how its own scripts have ended, and for how long a cancellation waits for what comes after them.
     """
 
     _nonce: str
+    _stages: int
+    """How many stages the job has; marks of others are heeded by nobody."""
+
     begun: int | None = field(default=None, init=False)
     """The stage that has begun last."""
 
@@ -43,24 +46,25 @@ class Marks:
     def feed(self, data: bytes) -> bytes:
         """Take in output; returns what of it and of what was held back is the job's."""
         self.size += len(data)
-        data, shown = self._held + data, bytearray()
+        data, shown, done = self._held + data, bytearray(), 0
         mark = f"\x1e{self._nonce} ".encode()
         self._held = b""
-        while (at := data.find(mark)) >= 0:
-            shown += data[:at]
-            line, end, rest = data[at + len(mark) :].partition(b"\n")
-            if not end and len(line) <= _LONGEST:
+        while (at := data.find(mark, done)) >= 0:
+            shown += data[done:at]
+            line = at + len(mark)
+            end = data.find(b"\n", line, line + _LONGEST + 1)
+            if end < 0 and len(data) - line <= _LONGEST:
                 self._held = data[at:]
                 return self._shown(shown)
-            if (found := _LINE.fullmatch(line)) is None or not end:
-                shown += data[at : at + len(mark)]
-                data = data[at + len(mark) :]
+            if end < 0 or (found := _LINE.fullmatch(data, line, end)) is None:
+                shown += mark
+                done = line
             else:
                 self._take(found)
-                data = rest
-        keep = _overlap(data, mark)
+                done = end + 1
+        keep = _overlap(data[max(done, len(data) - len(mark)) :], mark)
         self._held = data[len(data) - keep :]
-        shown += data[: len(data) - keep]
+        shown += data[done : len(data) - keep]
         return self._shown(shown)
 
     def end(self) -> bytes:
@@ -79,6 +83,8 @@ class Marks:
 
     def _take(self, found: re.Match[bytes]) -> None:
         number = int(found[2])
+        if number >= self._stages:
+            return
         if found[1] in (b"open", b"close"):
             self.open = number if found[1] == b"open" else None
         elif found[1] == b"begin":

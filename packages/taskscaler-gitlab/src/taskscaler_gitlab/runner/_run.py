@@ -50,6 +50,9 @@ _CANCELED: Final = "job_canceled"
 _SHEBANG: Final = "#!/bin/sh\n"
 """In a container, what runs is one word then, which any shell takes that an image's entrypoint begins."""
 
+LATE = 600.0
+"""Seconds beyond ``after_script`` that a canceled job has to keep what it leaves."""
+
 
 async def run_job(
     job: Job,
@@ -257,7 +260,7 @@ class _Run:
 
     async def _run_leg(self, planned: _Planned, leg: LegRecord, *, is_new: bool) -> None:
         """Run a leg, or go on with it, and write down what became of it."""
-        record, marks = self.record, Marks(self.record.nonce)
+        record, marks = self.record, Marks(self.record.nonce, len(planned.plan.stages))
         brought = self._brought(leg)
         await to_thread.run_sync(self._transfers.remove, brought)
         stages = stages_of(planned.plan, Leg(leg.kind), record.begun, record.ended)
@@ -270,6 +273,7 @@ class _Run:
             reporting=self.reporting,
             brought=brought,
             may_stop=lambda: Leg(leg.kind).is_stoppable and not planned.plan.is_late(marks.begun),
+            may_take=(planned.environment.options.after_script_timeout or self.job.timeout) + LATE,
             stopping=self._stopping,
             clock=self.clock,
         )
