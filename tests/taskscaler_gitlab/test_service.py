@@ -219,6 +219,7 @@ async def test_the_token_of_a_job_goes_to_no_other_gitlab(gitlab: FakeGitLab, tm
     other, again = FakeGitLab(tmp_path / "other", long_poll=0.05), Scripted()
     async with serving(tmp_path, other, cloud=cloud, runs=again, journal=journal, url="http://other.test") as bench:
         await bench.taken(acquired=0)
+        await bench.until(lambda: not cloud.alive)
         assert any(f"the job {number} is from another GitLab than http://other.test" in line for line in bench.said)
         assert again.runs == []
     assert not [*tmp_path.glob("jobs/jobs/*/job.json")]  # noqa: ASYNC240  (of no moment here)

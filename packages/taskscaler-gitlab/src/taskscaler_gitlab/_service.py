@@ -93,6 +93,9 @@ class RunnerService:
     _lock: FileIO = field(init=False)
     _system_id: str = field(default="", init=False)
     _earlier: list[tuple[JobDirectory, Job, Record]] = field(factory=list, init=False)
+    _foreign: set[str] = field(factory=set, init=False)
+    """Keys of the leases of jobs that were taken from another GitLab."""
+
     _works: dict[str, Work] = field(factory=dict, init=False)
     """All that are known, by the names of their directories, oldest first."""
 
@@ -128,9 +131,10 @@ class RunnerService:
                     jobs.append((each, job, record))
                 else:  # its token is none of this GitLab's business
                     each.remove()
+                    self._foreign.add(record.key)
                     self.say(
                         f"warning: the job {job.id} is from another GitLab than {self.config.runner.url}, or was taken"
-                        " by another runner; it is ended on its instance, and nobody is told how"
+                        " by another runner; it is given up, and its instance is replaced"
                     )
             except (OSError, ValueError, GitLabJobsError, ConfigError) as error:
                 log.warning("job_unreadable", extra={"path": str(each.path), "error": one_line(str(error))})
@@ -396,12 +400,18 @@ class RunnerService:
                 await to_thread.run_sync(work.directory.remove)
 
     async def _give_back_strays(self) -> None:
-        """End the leases of an earlier daemon's jobs that nothing is known of: they were over when it was killed."""
+        """End the leases of an earlier daemon's jobs that are not resumed.
+
+        Those that nothing is known of were over when it was killed; those of another GitLab still run.
+        """
         ours = {record.key for _, _, record in self._earlier}
         for each in self._scaler.detached:
             if each.key.startswith(PREFIX) and each.key not in ours:
                 try:
-                    (await self._scaler.reattach(each.key)).release()
+                    lease = await self._scaler.reattach(each.key)
+                    if each.key in self._foreign:
+                        lease.mark_suspect("a job of another GitLab runs there")
+                    lease.release()
                 except FleetingError as error:
                     log.info("stray_gone", extra={"key": each.key, "why": one_line(str(error))})
 
