@@ -56,9 +56,8 @@ class JobSpec:
     """Unique in its batch; at most 128 letters, digits, ``.``, ``_`` and ``-``, a letter or digit first, so that it can
     name a file; ``ValueError`` if not."""
 
-    script: str = field(repr=False, validator=_can_be_sent)
-    """What to run: lines for the shell, or on Windows for PowerShell; ``ValueError`` if it has lone surrogates. Not
-    shown in messages: a script of GitLab's has the job's variables in it."""
+    script: str = field(validator=_can_be_sent)
+    """What to run: lines for the shell, or on Windows for PowerShell; ``ValueError`` if it has lone surrogates."""
 
     env: Mapping[str, str] = field(factory=dict, repr=False, validator=_all_can_be_sent)
     """Added to the instance's own environment; ``ValueError`` if it has lone surrogates. Not shown in messages: people
