@@ -1,11 +1,13 @@
 """Every connector keeps the contract: those of ours, and the example's, which is found as one that was installed."""
 
 import os
+import re
 import shutil
 import signal
+import socket
 import sys
 import tomllib
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from itertools import cycle
 from pathlib import Path
@@ -23,11 +25,14 @@ from fleeting.plugins import load_connector
 from fleeting.testing import (
     CONNECTOR_CHECKS,
     DETACHED_CHECKS,
+    FORWARDING_CHECKS,
     ConnectorCheck,
     ConnectorConformance,
     DetachedCheck,
     DetachedConformance,
     DialInstance,
+    ForwardingCheck,
+    ForwardingConformance,
     MakeDial,
 )
 from tests.fleeting import local_agents
@@ -41,7 +46,7 @@ BACKENDS = ("asyncio", "trio")
 EXAMPLE = Path(__file__).parents[2] / "examples" / "connector"
 
 
-class TestLocal(DetachedConformance):
+class TestLocal(DetachedConformance, ForwardingConformance):
     """The `local` connector, to a real agent."""
 
     @pytest.fixture
@@ -58,7 +63,7 @@ class TestLocal(DetachedConformance):
         return make
 
 
-class TestSsh(DetachedConformance):
+class TestSsh(DetachedConformance, ForwardingConformance):
     """The `ssh` connector, to OpenSSH's own server."""
 
     @pytest.fixture
@@ -185,7 +190,7 @@ SCRIPTS = Path(fleeting.connectors.__file__).with_name("_detached_scripts.py")
 DETACHING = SCRIPTS.with_name("_detached_posix.py")
 
 BREAKS_OF_DETACHED = {
-    "output_and_outcome_are_kept": ("_f_status=$?", "_f_status=0"),
+    "output_and_outcome_are_kept": ("    ) 2>&1\n    _f_status=$?", "    ) 2>&1\n    _f_status=0"),
     "input_environment_and_directory": ('eval "$_f_env"', ":"),
     "no_signal_is_ignored": ("    (\n        register", "    trap '' INT\n    (\n        register"),
     "secrets_are_nobodys_argument": (r'\n{START}"', r'\n# {exports}\n{START}"'),
@@ -253,6 +258,92 @@ async def test_any_shell_will_do(
     finally:
         _end_detached(tmp_path)
     assert not any((tmp_path / ".fleeting" / "detached").glob("*"))
+
+
+LISTENING = SCRIPTS.with_name("_listening_here.py")
+PULLING = LISTENING.parents[1] / "_pulled.py"
+
+BREAKS_OF_FORWARDING = {
+    "what_connects_comes_to_us": (
+        "        if not data:\n",
+        '        data = data.replace(b"*", b" ")\n        if not data:\n',
+    ),
+    "each_direction_has_its_own_end": ("shutdown(socket.SHUT_WR)", "shutdown(socket.SHUT_RDWR)"),
+    "many_streams_at_once": (
+        "self._open.add(stream)\n",
+        "self._open.add(stream)\n            [each._socket.close() for each in self._open if len(self._open) > 5]\n",
+    ),
+    "who_is_not_read_is_held_up": ("partial(self._socket.send, rest)", "partial(LOSE, self._socket, rest)"),
+    "a_cancelled_accept_loses_nothing": (
+        "except anyio.EndOfStream:\n",
+        f"except BaseException:\n{' ' * 12}self._arrivals.close()\n{' ' * 12}raise\n{' ' * 8}except ValueError:\n",
+    ),
+    "a_taken_port_is_refused": ("raise PortTaken(instance, host, port)", "raise ConnectError(instance)"),
+    "leaving_frees_the_port": ("            await anyio.aclose_forcefully(stream)", "            await checkpoint()"),
+    "leaving_ends_the_wait_for_a_stream": (
+        "except anyio.EndOfStream:",
+        "except (anyio.EndOfStream, anyio.ClosedResourceError):\n            self._why_closed = ''",
+    ),
+    "the_end_of_the_connection_ends_the_listener": ("raise Unreachable(", "raise ConnectError("),
+    "impossible_places_are_refused": ("    check_place(host, port)\n", ""),
+}
+"""What could be wrong with how a port of this host is listened at, by the check that finds it."""
+
+
+def test_every_check_of_forwarded_ports_has_teeth() -> None:
+    """Each is shown a connection that does not keep its clause."""
+    assert {f"check_{name}" for name in BREAKS_OF_FORWARDING} == {check.__name__ for check in FORWARDING_CHECKS}
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    ("check", "anyio_backend"),
+    list(zip(FORWARDING_CHECKS, cycle(BACKENDS), strict=False)),
+    ids=[check.__name__.removeprefix("check_") for check in FORWARDING_CHECKS],
+)
+async def test_a_check_finds_what_is_wrong_with_forwarded_ports(tmp_path: Path, check: ForwardingCheck) -> None:
+    """The example passes it once its connections listen, and does not once a line of that is changed.
+
+    Each on one backend, in turn, as above.
+    """
+    line, wrong = BREAKS_OF_FORWARDING[check.__name__.removeprefix("check_")]
+    sources = [PULLING.read_text(), LISTENING.read_text()]
+    assert sum(source.count(line) for source in sources) == 1
+    with anyio.fail_after(20):
+        await check(_forwarding_example(sources, tmp_path))
+    with pytest.raises(Exception), anyio.fail_after(20):  # noqa: B017, PT011  (whatever the break leads to)
+        await check(_forwarding_example([source.replace(line, wrong) for source in sources], tmp_path))
+
+
+def _forwarding_example(sources: Sequence[str], directory: Path) -> DialInstance:
+    """The example's connector, whose connections listen as these *sources* do it: one that the other imports first."""
+    listening: dict[str, Any] = {"LOSE": _send_or_lose}
+    for source in sources:
+        exec(re.sub("from fleeting._pulled import .*", "", source), listening)  # noqa: S102  (our own)
+
+    class Listens:
+        def listen_tcp(self, host: str, port: int) -> object:
+            return listening["listening_here"]("here", host, port, self.wait_closed)  # type: ignore[attr-defined]
+
+        async def open_tcp(self, host: str, port: int) -> object:
+            try:
+                return await anyio.connect_tcp(host, port)
+            except OSError as error:
+                raise fleeting.Unreachable(str(error)) from error
+
+    example = (EXAMPLE / "src" / "fleeting_here" / "__init__.py").read_text()
+    here: dict[str, Any] = {"Listens": Listens}
+    exec(example.replace("HereConnection(BaseConnection)", "HereConnection(Listens, BaseConnection)"), here)  # noqa: S102
+    info = ConnectInfo(id="here", protocol="here", internal_addr=str(directory))
+    return lambda: here["HereConnector"]().dial(info, configured())
+
+
+def _send_or_lose(sender: socket.socket, data: memoryview) -> int:
+    """Let whoever sends never wait."""
+    try:
+        return sender.send(data)
+    except BlockingIOError:
+        return len(data)
 
 
 def _end_detached(home: Path) -> None:

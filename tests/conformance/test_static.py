@@ -20,7 +20,7 @@ from tests.conformance.harnesses import WHAT_TAKES_AN_ENDPOINT
 from tests.fleeting import static_hosts
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[static_hosts.Hosts]:
     """Run three machines for all checks; to start them takes longer than most of these."""
     directory = tmp_path_factory.mktemp("hosts")

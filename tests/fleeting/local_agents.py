@@ -13,8 +13,8 @@ from anyio.abc import UNIXSocketStream
 from fleeting import Connection, InstanceGroup, LoopClock, Observed, Settings, State, dial
 from fleeting.groups.local import LocalConfig, LocalGroup
 
-PATIENCE = 10.0
-"""Seconds after which a test gives up; nothing here takes a tenth of it."""
+PATIENCE = 60.0
+"""Seconds after which a test gives up; with cores of its own, none takes a tenth of it."""
 
 POLL = 0.01
 """Seconds between two looks at a group; without, the one who looks takes the core that the agents need."""
@@ -127,8 +127,11 @@ def pipe() -> Iterator[tuple[FileIO, FileIO]]:
 
 
 def children_of(pid: int) -> list[int]:
-    """Process ids of the children that it has now."""
-    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    """Process ids of the children that it has now; of one that has ended, none."""
+    try:
+        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    except (FileNotFoundError, ProcessLookupError):
+        return []
 
 
 def open_descriptors(pid: int | str = "self") -> int:

@@ -1,6 +1,7 @@
 """The command ``fleeting``, on a group of real agents."""
 
 import fcntl
+import gc
 import io
 import os
 import select
@@ -39,6 +40,21 @@ def test_it_names_what_is_installed() -> None:
     shipped = (["group", "local"], ["connector", "ssh"], ["executor", "instance"], ["observer", "webhook"])
     assert all(each in rows for each in shipped)
     assert "fleeting.connectors.local" in listed
+
+
+def test_only_a_process_of_its_own_is_set_up_for_a_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The garbage collector looks less often there, so it begins sooner; in a program that calls it nothing changes."""
+    before = gc.get_threshold()
+    try:
+        assert CliRunner().invoke(main, ["--version"]).exit_code == 0
+        assert gc.get_threshold() == before
+        gc.set_threshold(700, 10, 10)
+        monkeypatch.setattr(sys, "argv", ["fleeting", "--version"])
+        with pytest.raises(SystemExit):
+            main()
+        assert gc.get_threshold() == (20_000, 10, 10)
+    finally:
+        gc.set_threshold(*before)
 
 
 def test_on_a_terminal_a_long_line_is_broken_between_words() -> None:

@@ -3,6 +3,7 @@
 import contextlib
 from collections.abc import Mapping, Sequence
 from enum import Enum
+from functools import cache
 from typing import Any, Literal
 
 import pytest
@@ -10,6 +11,7 @@ from attrs import Attribute, field, frozen, validators
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fleeting import _wording
 from fleeting._durations import Duration, format_duration, parse_duration, span
 from fleeting._errors import ConfigError, Mistake
 from fleeting._structure import structure
@@ -272,6 +274,27 @@ def test_a_key_in_the_wrong_table_is_sent_to_the_right_one() -> None:
 def test_only_a_slip_of_the_hand_is_asked_about(word: str, known: list[str], meant: str) -> None:
     """A hint that leads to another valid name is worse than none."""
     assert did_you_mean(word, known) == (f"did you mean `{meant}`?" if meant else "")
+
+
+WORDS = st.text("ab", max_size=8)
+
+
+@given(WORDS, WORDS)
+def test_few_slips_are_counted_exactly(one: str, two: str) -> None:
+    """More than a hint could be made of are only said to be more."""
+    most = _wording._MOST_SLIPS
+    assert min(_wording._distance(one, two), most + 1) == min(slips(one, two), most + 1)
+
+
+@cache
+def slips(one: str, two: str) -> int:
+    """Count them by trying everything."""
+    if not (one and two):
+        return len(one) + len(two)
+    ways = [slips(one[1:], two) + 1, slips(one, two[1:]) + 1, slips(one[1:], two[1:]) + (one[0] != two[0])]
+    if one[:2] == two[1::-1] and len(one) > 1 < len(two):
+        ways.append(slips(one[2:], two[2:]) + (one[0] != one[1]))
+    return min(ways)
 
 
 @frozen(kw_only=True)

@@ -72,7 +72,9 @@ async def test_what_is_kept_is_the_users_alone(tmp_path: Path) -> None:
             await connection.attach("a", output=output)
             assert output.data == b"secret"
             assert kept.stat().st_mode & 0o777 == 0o700
-            assert local_agents.names(kept) == ["a:ended:0::0", "a:output", "a:process"]
+            ended, *others = local_agents.names(kept)
+            assert ended.startswith("a:ended:0::0:")
+            assert others == ["a:output", "a:process"]
             await connection.forget("a")
 
 
@@ -99,7 +101,7 @@ async def test_who_leaves_the_session_is_not_waited_for(tmp_path: Path) -> None:
         await connection.start("a", local_agents.DETACHED + "exit 3")
         output = Collector("output")
         assert (await connection.attach("a", output=output)).exit_status == 3
-        with anyio.fail_after(5):
+        with anyio.fail_after(60):
             while local_agents.is_there(int(output.data)):  # noqa: ASYNC110  (it is no child of ours)
                 await anyio.sleep(local_agents.POLL)
 
@@ -117,7 +119,7 @@ async def test_the_agents_end_is_the_end_of_its_commands(tmp_path: Path) -> None
                 scope.cancel()
 
             await connection.attach("a", output=hear)
-    with anyio.fail_after(5):
+    with anyio.fail_after(60):
         while local_agents.is_there(int(heard)):  # noqa: ASYNC110  (it is no child of ours)
             await anyio.sleep(local_agents.POLL)
 
@@ -186,6 +188,7 @@ async def test_a_full_disk_cuts_the_output_and_nothing_else(tmp_path: Path) -> N
             completed = await connection.attach("a", output=output)
             assert completed.signal == "SIGKILL"
             assert completed.cut == 300000 - len(output.data) > 0
+            assert completed.usage.cpu_time is not None
             with pytest.raises(ConnectError, match="could not be started"):
                 await connection.start("b", "cat", stdin=b"x" * 300000)
             with pytest.raises(ConnectError, match="check the disk"):

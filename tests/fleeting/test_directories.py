@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from fleeting import ConnectError, GroupRefused, JournalError, SqliteJournal
 from fleeting.connectors.ssh import FileHostKeys
-from fleeting.plugins import PrivateDirectory, make_private, open_private
+from fleeting.plugins import PrivateDirectory, make_private, open_private, write_whole
 from tests.fleeting.sshd import only_root
 
 NOBODY = 65534
@@ -131,3 +131,10 @@ def test_where_no_directory_can_be_made_nobody_tries_for_ever() -> None:
     """Some file systems, such as this one and those that mount others, say that a new directory is not there."""
     with pytest.raises(GroupRefused, match=r"/proc/fleeting cannot be made: .*; set plugin_config.directory"):
         PrivateDirectory(Path("/proc/fleeting"), "the instances", "plugin_config.directory").claim()
+
+
+def test_a_file_that_cannot_be_written_is_called_by_its_own_name(tmp_path: Path) -> None:
+    """And not by that of the file which is written first, of which nobody has heard."""
+    with pytest.raises(FileNotFoundError) as refusal:
+        write_whole(tmp_path / "absent" / "report.xml", b"")
+    assert refusal.value.filename == str(tmp_path / "absent" / "report.xml")

@@ -399,7 +399,7 @@ async def test_nothing_is_held_after_shutdown(tmp_path: Path) -> None:
     """A closed group costs no descriptor, and no zombie once its agents have ended."""
     async with opened(tmp_path):
         pass  # what the event loop opens once
-    before = open_descriptors()
+    before, others = open_descriptors(), {*_instance._children}  # the agents of tests before this one may still end
     async with opened(tmp_path) as group:
         instances = await started(group, 2)
         with watched(*(agent_of(tmp_path, instance) for instance in instances)) as agents:
@@ -407,7 +407,7 @@ async def test_nothing_is_held_after_shutdown(tmp_path: Path) -> None:
             for agent in agents:
                 await agent.ended()
     assert open_descriptors() == before
-    assert _instance._children == set()
+    assert _instance._children <= others
 
 
 async def test_a_manager_that_only_looked_in_keeps_no_orphan_alive(tmp_path: Path) -> None:

@@ -383,6 +383,24 @@ def test_no_repeat_of_what_came_and_went(restarted: bool) -> None:  # noqa: FBT0
         assert not of_type(messages.Increase, plan.tick(EPOCH + after).actions)
 
 
+def test_what_nobody_can_be_asking_for_any_more_is_waited_for_no_longer_after_a_restart() -> None:
+    """Nor is it, then, after another: instances that carry no intent were taken for those of whatever expires next."""
+    config = evolve(CONFIG, intent_timeout=100.0)
+    record = IntentRecord(pool="default", count=1, accepted=None, matched=0, requested_at=EPOCH, asked_at=EPOCH)
+    journal = Records()
+    journal.kinds[INTENT] = {"default/lost": record}
+    given_up = set()
+    for restarted in (EPOCH + 10, EPOCH + 50, EPOCH + 90):
+        plan, now = a_plan(config, recovered=journal.kinds, now=restarted), restarted
+        journal.apply(plan.tick(now).writes)
+        while plan.outstanding:
+            now += 1.0
+            plan.tick(now)
+            plan.handle(seen(), now)
+        given_up.add(now)
+    assert given_up == {EPOCH + 111}, "in two views after the time-out, which began with the first manager's life"
+
+
 def stock_out(offering: str | None = None, **shown: str) -> messages.Updated:
     """A view of running instances of these offerings, and that there is no more of one."""
     problem = Problem(kind=ProblemKind.CAPACITY, message="none left", since=EPOCH, offering=offering)

@@ -53,6 +53,9 @@ class Sleeper:
         """The next of the times."""
         return self.times[0] if self.times else None
 
+    def heed(self, now: float) -> None:
+        """Nothing that it is told changes when it wants to be woken."""
+
     def tick(self, now: float) -> Step:
         """Act on each time that has come."""
         due = [at for at in self.times if at <= now]
@@ -71,10 +74,12 @@ class Sleeper:
 
 
 @asynccontextmanager
-async def running(core: Sleeper, journal: Recorder) -> AsyncIterator[Runtime[Sleeper]]:
+async def running(core: Sleeper, journal: Recorder, epoch: float = 0) -> AsyncIterator[Runtime[Sleeper]]:
     """A runtime at work, without any groups."""
     perform = journal.history.append
-    async with Runtime([], lambda *_: core, perform, kinds={}, journal=journal, clock=LoopClock(epoch=0)) as runtime:
+    async with Runtime(
+        [], lambda *_: core, perform, kinds={}, journal=journal, clock=LoopClock(epoch=epoch)
+    ) as runtime:
         yield runtime
 
 
@@ -88,6 +93,14 @@ async def test_writes_come_before_the_actions_of_their_step() -> None:
         await anyio.sleep(2)
         assert journal.history == [(Put("kind", "key", 1),), "act"]
         assert journal.records == {"kind": {"key": 1}}
+
+
+async def test_no_time_means_never() -> None:
+    """Not even zero, from which clocks may count."""
+    journal = Recorder([])
+    async with running(Sleeper(0.0), journal, epoch=-5):
+        await anyio.sleep(6)
+    assert journal.history == ["woken at 0"]
 
 
 async def test_what_piles_up_during_a_commit_is_committed_at_once() -> None:
@@ -147,6 +160,38 @@ async def test_the_core_is_woken_when_it_wants_to_be() -> None:
         assert journal.history == ["woken at 10"]
         await anyio.sleep(3600)
         assert journal.history == ["woken at 10", "woken at 3600"]
+
+
+async def test_a_core_is_woken_in_time_for_what_it_has_heard_and_no_earlier() -> None:
+    """A step that changes nothing for it lets it sleep on; one that does brings forward when it is woken."""
+
+    class Hearer(Sleeper):
+        """Has something to do at times that it hears of, and notes when it was asked."""
+
+        heard: float | None = None
+
+        def heed(self, now: float) -> None:
+            """It is time at what was heard last, beside all else."""
+            self.times = sorted({*self.times, *([self.heard] if self.heard is not None else [])})
+            self.heard = None
+
+        def tick(self, now: float) -> Step:
+            """Note it."""
+            asked.append(round(now))
+            return super().tick(now)
+
+    asked: list[int] = []
+    journal, core = Recorder([]), Hearer(1000)
+    async with running(core, journal) as runtime:
+        await anyio.sleep(10)
+        runtime.take(NOTHING)
+        await anyio.sleep(10)
+        core.heard = 50
+        runtime.take(NOTHING)
+        await anyio.sleep(10)
+        assert asked == [0]
+        await anyio.sleep(30)
+        assert (asked, journal.history) == ([0, 50], ["woken at 50"])
 
 
 async def test_closing_makes_durable_what_is_queued_and_begins_nothing() -> None:

@@ -11,6 +11,7 @@ import socket
 import stat
 import subprocess
 import threading
+import time
 import tracemalloc
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -582,6 +583,25 @@ async def test_log_is_what_paramiko_logs_by(tmp_path: Path, caplog: pytest.LogCa
     loud = [record for record in caplog.records if record.levelno > logging.DEBUG and "ssh" in record.name]
     assert loud == []
     assert any("Switch to new keys" in getattr(record, "said", "") for record in caplog.records)
+
+
+@pytest.mark.skipif(not hasattr(socket, "TCP_QUICKACK"), reason="this system acknowledges as it likes")
+def test_what_comes_is_acknowledged_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Long after connecting too: sshd holds the next small packet back until then where only tunnels are used."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        ours = socket.create_connection(listener.getsockname())
+        theirs, _ = listener.accept()
+    sock = TransportSocket(ours)
+    start = time.monotonic()
+    monkeypatch.setattr("fleeting.connectors.ssh._transport_socket.monotonic", lambda: start + 1000)
+    with theirs:
+        for _ in range(20):  # the kernel takes it for a conversation, in which answers acknowledge
+            theirs.sendall(b"x")
+            assert sock.recv(1) == b"x"
+            assert ours.getsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK)
+            sock.send(b"q")
+            assert theirs.recv(1) == b"q"
+    sock.release()
 
 
 def test_closed_is_what_paramiko_asks_its_socket_for() -> None:

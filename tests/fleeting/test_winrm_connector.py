@@ -1,6 +1,8 @@
 """Commands over WinRM: shells and their quota, long commands, much data, and hosts that stall, die or lie."""
 
+import os
 import resource
+import signal
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -313,12 +315,13 @@ async def test_a_host_that_dies_under_a_command(tmp_path: Path) -> None:
     connector = WinrmConnector()
     with winrm_host(tmp_path) as host:
 
-        async def die(_: bytes) -> None:
+        async def die(said: bytes) -> None:
             host.process.kill()
+            os.kill(int(said), signal.SIGKILL)  # as on a machine that goes
 
         async with connected(host, connector) as connection:
             with pytest.raises(Unreachable, match="it is unknown whether the command has ended"):
-                await connection.run("echo here; sleep 1000", stdout=die)
+                await connection.run("echo $$; exec sleep 1000", stdout=die)
             with pytest.raises(Unreachable, match="could not be reached within 1s"):
                 async with connected(host, connector, timeout=1.0):
                     pass

@@ -39,6 +39,20 @@ def test_a_short_line_stays_as_it_is(text: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("section_end:1:x\r\x1b[0K\nnext", "\nnext"),
+        ("section_end:1:x\r\x1b[0Ksection_start:1:y\r\x1b[0K\x1b[0KGetting source\n", "Getting source\n"),
+        ("10 %\r\x1b[K20 %\r\x1b[Kdone", "done"),
+        ("10 %\r20 %\r\n", "20 %\n"),
+    ],
+)
+def test_what_was_erased_is_not_shown(text: str, shown: str) -> None:
+    """As on a terminal: in the log of a job for GitLab, the marks of its sections are hidden like this."""
+    assert harmless(text) == shown
+
+
+@pytest.mark.parametrize(
     ("text", "line"),
     [
         ("it failed\n  because\tof this\r\n\n", "it failed because of this"),

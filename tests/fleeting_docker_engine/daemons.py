@@ -175,7 +175,7 @@ def started(directory: Path, bridge: str) -> Iterator[Daemon]:
         f"--host=unix://{path}",
         "--exec-opt=native.cgroupdriver=cgroupfs",
         f"--bridge={bridge}",
-        f"--default-address-pool=base={NETWORK}.0.0/17,size=24",
+        f"--default-address-pool=base={NETWORK}.0.0/17,size=26",  # for 512: killed tries leave theirs for a while
     ]
     ready = directory / "ready.sock"
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notified, (directory / "log").open("wb") as log:

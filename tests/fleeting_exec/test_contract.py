@@ -1,9 +1,11 @@
 """What executables print: whatever it is, it is understood or refused in one clear line."""
 
+import base64
 import json
 from collections.abc import Callable
 from functools import partial
 from typing import Any
+from urllib.parse import quote, quote_plus
 
 import pytest
 from hypothesis import given
@@ -153,7 +155,7 @@ def test_a_refusal_says_what_is_wrong(output: bytes | str, said: str) -> None:
     assert told.endswith("; correct the program")
 
 
-@pytest.mark.timeout(20)
+@pytest.mark.timeout(60)
 def test_many_instances_one_of_them_twice_are_soon_refused() -> None:
     """As many as fit in, with the one at the end: it is not looked for among all, for each of all."""
     names = [f"a{number}" for number in range(60_000)]
@@ -220,6 +222,20 @@ def test_a_secret_is_not_said() -> None:
     """The longer one first, so that no part of it is left."""
     words = last_words(b"token abcdefgh for abcd, but not abc", {"abcd", "abcdefgh", "abc"})
     assert words == "token *** for ***, but not abc"
+
+
+@pytest.mark.parametrize("before", ["", "u", "us", "user:"])
+def test_a_secret_is_not_said_in_another_spelling(before: str) -> None:
+    """A client that fails shows its request: headers in base64, addresses, bodies in JSON."""
+    secret = 'pass/wo+rd"?ÿ 1'
+    raw = f"{before}{secret}".encode()
+    encoded = (base64.b64encode(raw), base64.urlsafe_b64encode(raw), json.dumps(secret).encode(), secret.encode().hex())
+    for spelled in (*encoded, quote(secret), quote_plus(secret)):
+        said = spelled if isinstance(spelled, bytes) else spelled.encode()
+        words = last_words(b"sent " + said + b" in vain", {secret})
+        assert words.startswith("sent ")
+        assert "***" in words
+        assert len(words) <= len("sent *** in vain") + 16, words
 
 
 @given(st.text())

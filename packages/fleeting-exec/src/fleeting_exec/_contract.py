@@ -4,12 +4,14 @@ Whatever was printed, reading it gives a value or raises `ProviderError`. No mes
 none has more than one line.
 """
 
+import base64
 import json
 import re
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from enum import Enum, IntEnum
-from typing import Any, NoReturn, TypeVar
+from typing import Any, Final, NoReturn, TypeVar
+from urllib.parse import quote, quote_plus
 
 import attrs
 from attrs import field, frozen
@@ -36,6 +38,8 @@ LAST_WORDS = 500
 
 SHORTEST_SECRET = 4
 """A value with fewer characters is not taken out of messages: it would be found in every word."""
+
+_URL_SAFE: Final = str.maketrans("+/", "-_")
 
 _LONGEST_KEY = 40
 _LONGEST = 900
@@ -204,10 +208,25 @@ def kind_of(error: ProviderError) -> ProblemKind:
 def last_words(stderr: bytes, secrets: Collection[str] = ()) -> str:
     """Make the end of some error output fit for a message: one line, without secrets."""
     text = stderr.decode(errors="replace")
-    for secret in sorted(secrets, key=len, reverse=True):
-        if len(secret) >= SHORTEST_SECRET:
-            text = text.replace(secret, "***")
+    spelled = {each for secret in secrets if len(secret) >= SHORTEST_SECRET for each in _spellings(secret)}
+    for each in sorted(spelled, key=len, reverse=True):
+        text = text.replace(each, "***")
     return plain(text[-2 * LAST_WORDS :])[-LAST_WORDS:].strip()
+
+
+def _spellings(secret: str) -> Iterator[str]:
+    """Write a secret as clients show it in requests and answers: as it is, in URLs, JSON, hexadecimal and base64.
+
+    Base64 makes four characters of three bytes, so it depends on what stands before; what is common to all is hidden.
+    """
+    raw = secret.encode(errors="surrogateescape")
+    yield from (secret, quote(raw), quote(raw, safe=""), quote_plus(raw), json.dumps(secret)[1:-1], raw.hex())
+    for before in range(3):
+        coded = base64.b64encode(b"\0" * before + raw).decode()
+        part = coded[(0, 2, 3)[before] : len(coded) - (4 if (before + len(raw)) % 3 else 0)]
+        if len(part) >= SHORTEST_SECRET:
+            yield part
+            yield part.translate(_URL_SAFE)
 
 
 def plain(text: str) -> str:

@@ -45,7 +45,6 @@ from fleeting._protocols import (
     GroupPlugin,
     InstanceGroup,
 )
-from fleeting._provisioner import Provisioner
 from fleeting._types import (
     Capability,
     Clock,
@@ -61,17 +60,29 @@ from fleeting._types import (
     ProblemKind,
     Settings,
     State,
+    Usage,
 )
-from fleeting.connectors import dial
-from fleeting.core._plan_config import PlanConfig, Preexisting, ScaleThrottle
-from fleeting.journal._journal import Journal, MemoryJournal
 
 if TYPE_CHECKING:
     from fleeting._hooks import hookimpl
+    from fleeting._provisioner import Provisioner
+    from fleeting.connectors import dial
+    from fleeting.core._plan_config import PlanConfig, Preexisting, ScaleThrottle
+    from fleeting.journal._journal import Journal, MemoryJournal
     from fleeting.journal._sqlite import SqliteJournal
 
-_ON_DEMAND = {"hookimpl": "fleeting._hooks", "SqliteJournal": "fleeting.journal._sqlite"}
-"""What brings pluggy or SQLite along, by where it is: not everybody needs them."""
+_ON_DEMAND = {
+    "Journal": "fleeting.journal._journal",
+    "MemoryJournal": "fleeting.journal._journal",
+    "PlanConfig": "fleeting.core._plan_config",
+    "Preexisting": "fleeting.core._plan_config",
+    "Provisioner": "fleeting._provisioner",
+    "ScaleThrottle": "fleeting.core._plan_config",
+    "SqliteJournal": "fleeting.journal._sqlite",
+    "dial": "fleeting.connectors",
+    "hookimpl": "fleeting._hooks",
+}
+"""What brings the cores, the connectors, pluggy or SQLite along, by where it is: not everybody needs them."""
 
 __all__ = [
     "AuthFailed",
@@ -118,6 +129,7 @@ __all__ = [
     "State",
     "Unreachable",
     "Unsupported",
+    "Usage",
     "dial",
     "hookimpl",
     "load",
@@ -132,4 +144,5 @@ if not TYPE_CHECKING:  # else mypy would take every name for one that is here
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         from importlib import import_module
 
-        return getattr(import_module(_ON_DEMAND[name]), name)
+        found = globals()[name] = getattr(import_module(_ON_DEMAND[name]), name)
+        return found

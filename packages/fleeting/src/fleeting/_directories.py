@@ -90,11 +90,16 @@ def write_whole(path: Path, content: bytes) -> None:
         OSError: Nothing was changed.
     """
     fresh = path.with_name(f".{path.name}.part")
-    with open(fresh, "wb", opener=open_private) as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    fresh.replace(path)
+    try:
+        with open(fresh, "wb", opener=open_private) as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        fresh.replace(path)
+    except OSError as error:
+        if error.filename is not None:
+            error.filename = os.fspath(path)  # nobody else knows the other one
+        raise
     directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(directory)

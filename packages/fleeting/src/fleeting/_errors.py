@@ -25,7 +25,8 @@ FleetingError
     ├── CopyFailed             a file or directory could not be copied to or from an instance
     ├── NameTaken              a detached command of this name was started before: attach to it
     ├── NameUnknown            there is no detached command of this name: it was never started, or is forgotten
-    └── CommandLost            a detached command is over, and nobody knows how it ended
+    ├── CommandLost            a detached command is over, and nobody knows how it ended
+    └── PortTaken              something else listens at this port of an instance: ask for another, or later
 
 Each class has an entry in the catalogue of errors, ``docs/reference/errors.md``; CONTRIBUTING says how to add one.
 """
@@ -570,6 +571,23 @@ class CommandLost(ConnectError):
         self.name = name
         self.why = why
         super().__init__(f"it is unknown how the detached command {name!r} ended: {why}")
+
+
+class PortTaken(ConnectError):
+    """Something else listens at a port of an instance. Ask for another, or again after a while."""
+
+    entry = CatalogueEntry(
+        "FL409",
+        "Something on the instance already listens at the requested port.",
+        "Free the port, or ask for another; one that a lost connection held is free once the host has noticed.",
+    )
+
+    def __init__(self, instance: str, host: str, port: int) -> None:
+        """Take the instance, and where it was to listen."""
+        self.port = port
+        super().__init__(
+            f"{host or 'its'} port {port} on {instance} is taken; free it, or ask for port 0 to get any free port"
+        )
 
 
 def catalogue() -> Mapping[str, CatalogueEntry]:

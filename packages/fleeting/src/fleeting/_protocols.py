@@ -25,6 +25,8 @@ from fleeting._types import (
 if TYPE_CHECKING:  # importing anyio.abc costs 20 ms more than all that a bare ``import fleeting`` needs of anyio
     from anyio.abc import ByteStream
 
+    from fleeting.connectors._listening import PortListener
+
 Sink = Callable[[bytes], Awaitable[None]]
 """Takes output as it arrives, in order. Awaiting it is the back-pressure."""
 
@@ -326,6 +328,31 @@ class OpensTerminals(Protocol):
             rows: Its height.
 
         Raises:
+            Unreachable: The connection died.
+        """
+        ...
+
+
+@runtime_checkable
+class ForwardsPorts(Protocol):
+    """A connection whose instance can listen for us, so that what runs there reaches us; not all can."""
+
+    def listen_tcp(self, host: str, port: int) -> "AbstractAsyncContextManager[PortListener]":
+        """Listen at a TCP port of the instance, whose connections come to us, for as long as the context is open.
+
+        Leaving ends every stream that is still open, and frees the port before it returns, as far as the instance
+        answers. Of the connections that nobody accepts, some wait, and more are turned away; what a peer sends before
+        it is read waits with the peer, but for a bounded part.
+
+        Args:
+            host: An address of the instance, such as ``127.0.0.1``; ``localhost``: its loopback addresses; empty: all
+                of its addresses, so that other machines get in.
+            port: 0: one that is free, which `PortListener.port` says.
+
+        Raises:
+            PortTaken: Something else listens there.
+            Unsupported: The instance allows this nobody, or not this user, or not at this address.
+            ConnectError: It does not listen, for another reason.
             Unreachable: The connection died.
         """
         ...

@@ -148,6 +148,9 @@ class _OnePlan:
         """See `Core`."""
         return self.plan.wake_at
 
+    def heed(self, now: float) -> None:
+        """See `Core`; a plan's timers are always right."""
+
     def tick(self, now: float) -> Step:
         """See `Core`."""
         return self.route(self.plan.tick(now))

@@ -515,8 +515,11 @@ def _same(value: object) -> object:
     return value
 
 
-def _found_and_rule(error: ValueError, attribute: "attrs.Attribute[Any]", value: object) -> tuple[str, str]:
-    """Say what was found and what is allowed; attrs' own ``'x' must be >= 0: -1`` is ``-1`` and ``at least 0``."""
+def _found_and_rule(error: ValueError, attribute: "attrs.Attribute[Any]", value: object) -> tuple[str, str, str]:
+    """Say what was found, what is allowed and, if the error has it behind a semicolon, what to do.
+
+    Of attrs' own ``'x' must be >= 0: -1``, that is ``-1`` and ``at least 0``.
+    """
     is_duration = Duration in (attribute.type, *get_args(attribute.type))
 
     def written(value: object) -> str:
@@ -524,7 +527,8 @@ def _found_and_rule(error: ValueError, attribute: "attrs.Attribute[Any]", value:
 
     bound = (lambda text: written(float(text))) if is_duration else str
     rule, part, added = allowed(error, attribute.name, value, written=bound)
-    return f"{written(part)}{added}", rule
+    rule, _, hint = rule.partition("; ")
+    return f"{written(part)}{added}", rule, hint
 
 
 def is_group_name(_: object, __: "attrs.Attribute[str]", value: str) -> None:

@@ -16,9 +16,9 @@ from attrs import Attribute, field, frozen
 from attrs.validators import ge, gt, le, optional
 
 from fleeting._arguments import in_words
-from fleeting._durations import Duration
+from fleeting._durations import Duration, span
 from fleeting._errors import Unsupported
-from fleeting._wording import one_line
+from fleeting._wording import in_units, one_line
 
 INTERFACE_VERSION = 1
 """The version of the plugin interface that this release defines."""
@@ -52,6 +52,8 @@ class State(Enum):
     DELETING = "deleting"
     DELETED = "deleted"
     FAILED = "failed"
+
+    __hash__ = object.__hash__  # Enum's own is Python, and each view asks of each instance
 
 
 @frozen(kw_only=True)
@@ -352,6 +354,30 @@ _BYTES_READ = 8 * LAST_WORDS
 
 
 @frozen(kw_only=True)
+class Usage:
+    """What a command has used, as far as its instance says; see the page about results for what each figure counts."""
+
+    cpu_time: float | None = None
+    """Seconds of CPU, on all CPUs together; None: not known."""
+
+    peak_memory: int | None = None
+    """Bytes of memory of the largest of its processes; None: not known."""
+
+    disk_written: int | None = None
+    """Bytes that it has sent towards a disk; None: not known."""
+
+    @property
+    def account(self) -> str:
+        """In words, as far as it is known: ``1m15s of CPU, 3 MiB of memory at most``; empty: nothing is."""
+        parts = (
+            None if self.cpu_time is None else f"{span(self.cpu_time)} of CPU",
+            None if self.peak_memory is None else f"{in_units(self.peak_memory)} of memory at most",
+            None if self.disk_written is None else f"{in_units(self.disk_written)} written",
+        )
+        return ", ".join(filter(None, parts))
+
+
+@frozen(kw_only=True)
 class Completed:
     """What came of a command on an instance."""
 
@@ -369,6 +395,9 @@ class Completed:
 
     cut: int = 0
     """Bytes at the end of a detached command's output that the instance did not keep; 0: it kept all."""
+
+    usage: Usage = field(default=Usage(), eq=False)
+    """What a detached command has used; of others nothing is known. It does not make two that ended alike differ."""
 
     @property
     def ok(self) -> bool:

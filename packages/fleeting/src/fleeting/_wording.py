@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum
+from os.path import commonprefix
 from types import UnionType
 from typing import Annotated, Any, Literal, TypeAlias, Union, get_args, get_origin
 
@@ -64,6 +65,8 @@ def describe(value: object, *, secret: bool = False) -> str:
             kind, text = "a float", str(value)
         case str():
             kind, text = "a string", quoted(value)
+        case _ if attrs.has(type(value)):  # a table that was read already
+            return "a table"
         case _:
             kind, text = f"a {type(value).__name__}", f"the {type(value).__name__} {value}"
     return kind if secret else text
@@ -102,6 +105,15 @@ def has_surrogates(text: str) -> bool:
     except UnicodeEncodeError:
         return True
     return False
+
+
+def in_units(size: int) -> str:
+    """Write a number of bytes for people."""
+    for unit in ("bytes", "KiB", "MiB", "GiB"):
+        if size < 1 << 10:
+            return f"{size} {unit}"
+        size >>= 10
+    return f"{size} TiB"
 
 
 def one_line(text: str, limit: int = ONE_LINE) -> str:
@@ -191,15 +203,26 @@ def _singular(word: str) -> str:
 
 
 def _distance(one: str, two: str) -> int:
-    """How many letters have to change, come, go, or change places with the next, between two words."""
+    """How many letters have to change, come, go, or change places with the next, between two words.
+
+    More than `_MOST_SLIPS` are not counted exactly, so that long words take no long time.
+    """
+    far = _MOST_SLIPS + 1
+    if abs(len(one) - len(two)) >= far:
+        return far
+    same = len(commonprefix((one, two)))  # noqa: RUF071  (of letters, which are what is counted)
+    one, two = one[same:], two[same:]
     before: list[int] = []
     last = list(range(len(two) + 1))
     for row, letter in enumerate(one, 1):
-        line = [row]
-        for column, other in enumerate(two, 1):
-            line.append(min(last[column] + 1, line[-1] + 1, last[column - 1] + (letter != other)))
+        line = [row, *[far] * len(two)]
+        for column in range(max(1, row - _MOST_SLIPS), min(len(two), row + _MOST_SLIPS) + 1):
+            other = two[column - 1]
+            line[column] = min(last[column] + 1, line[column - 1] + 1, last[column - 1] + (letter != other))
             if row > 1 and column > 1 and letter == two[column - 2] and one[row - 2] == other:
-                line[-1] = min(line[-1], before[column - 2] + (letter != other))
+                line[column] = min(line[column], before[column - 2] + (letter != other))
+        if min(line) >= far and min(last) >= far:
+            return far
         before, last = last, line
     return last[-1]
 

@@ -14,7 +14,7 @@ from fleeting._setting_command import SettingCommand
 from fleeting._shared_call import SharedCall
 from fleeting._structure import is_group_name, structure
 from fleeting._types import INTERFACE_VERSION
-from fleeting._wording import Argv, describe, has_surrogates, one_line
+from fleeting._wording import Argv, describe, has_surrogates, in_units, one_line
 
 __all__ = [
     "INTERFACE_VERSION",
@@ -34,6 +34,7 @@ __all__ = [
     "format_duration",
     "has_surrogates",
     "hide_tree",
+    "in_units",
     "is_absolute",
     "is_group_name",
     "load_connector",

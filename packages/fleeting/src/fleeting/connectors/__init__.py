@@ -1,6 +1,7 @@
 """Ways to reach an instance, one module per protocol; and what a connector is made of, for authors of others."""
 
 from contextlib import AbstractAsyncContextManager
+from typing import TYPE_CHECKING
 
 import anyio
 from attrs import evolve
@@ -12,6 +13,7 @@ from fleeting._protocols import (
     Connection,
     Connector,
     Detached,
+    ForwardsPorts,
     OpensTerminals,
     ReportsSystem,
     RunsDetached,
@@ -21,23 +23,47 @@ from fleeting._protocols import (
     Terminal,
 )
 from fleeting._types import ConnectInfo, ConnectorConfig
-from fleeting.connectors._base import BaseConnection, Invocation
-from fleeting.connectors._collect import Beginning, Collector, Ending
-from fleeting.connectors._detached_posix import PosixConnection
-from fleeting.connectors._pipe_output import PipeOutput
-from fleeting.connectors._stdin import arriving, reading
+
+if TYPE_CHECKING:
+    from fleeting.connectors._base import BaseConnection, Invocation
+    from fleeting.connectors._collect import Beginning, Collector, Ending
+    from fleeting.connectors._detached_posix import PosixConnection
+    from fleeting.connectors._listening import PortListener, listen_tcp
+    from fleeting.connectors._pipe_output import PipeOutput
+    from fleeting.connectors._stdin import arriving, reading
+    from fleeting.connectors._usage import REPORT_USAGE, read_usage
+
+_ON_DEMAND = {
+    "REPORT_USAGE": "fleeting.connectors._usage",
+    "BaseConnection": "fleeting.connectors._base",
+    "Beginning": "fleeting.connectors._collect",
+    "Collector": "fleeting.connectors._collect",
+    "Ending": "fleeting.connectors._collect",
+    "Invocation": "fleeting.connectors._base",
+    "PipeOutput": "fleeting.connectors._pipe_output",
+    "PortListener": "fleeting.connectors._listening",
+    "PosixConnection": "fleeting.connectors._detached_posix",
+    "arriving": "fleeting.connectors._stdin",
+    "listen_tcp": "fleeting.connectors._listening",
+    "read_usage": "fleeting.connectors._usage",
+    "reading": "fleeting.connectors._stdin",
+}
+"""What connectors are made of, by where it is: who only connects needs nothing of it before it has a connection."""
 
 __all__ = [
     "KEPT_OUTPUT",
+    "REPORT_USAGE",
     "BaseConnection",
     "Beginning",
     "Collector",
     "Connector",
     "Detached",
     "Ending",
+    "ForwardsPorts",
     "Invocation",
     "OpensTerminals",
     "PipeOutput",
+    "PortListener",
     "PosixConnection",
     "ReportsSystem",
     "RunsDetached",
@@ -46,9 +72,23 @@ __all__ = [
     "StartsAttached",
     "Terminal",
     "arriving",
+    "listen_tcp",
     "overridden",
+    "read_usage",
     "reading",
 ]
+
+if not TYPE_CHECKING:  # else mypy would take every name for one that is here
+
+    def __getattr__(name: str) -> object:
+        """Import a name when it is asked for."""
+        if name not in _ON_DEMAND:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from importlib import import_module
+
+        found = globals()[name] = getattr(import_module(_ON_DEMAND[name]), name)
+        return found
+
 
 _DEFAULTS = ConnectorConfig()
 _SSH = "ssh"

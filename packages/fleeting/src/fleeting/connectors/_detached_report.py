@@ -1,7 +1,8 @@
 """What is said of detached commands: their names, and the words in which a host reports how they are.
 
-The host names a file after the end of a command, so that this needs no room on a full disk: ``NAME:ended:0::0``, with
-the exit status, the signal if there was one, and how many bytes of output were not kept.
+The host names a file after the end of a command, so that this needs no room on a full disk: ``NAME:ended:0::0:``, with
+the exit status, the signal if there was one, and how many bytes of output were not kept. The report adds what the
+command has used: ``ended 0::0:_t3`` (see `_usage`), of which earlier releases said nothing.
 """
 
 import re
@@ -16,9 +17,10 @@ from fleeting._durations import format_duration
 from fleeting._errors import CommandLost, ConnectError, NameUnknown, Unreachable
 from fleeting._protocols import Detached
 from fleeting._types import Completed
+from fleeting.connectors._usage import LONGEST_USAGE, read_usage
 
-LONGEST_REPORT: Final = 1 << 20
-"""Bytes: eight thousand commands of the longest names, or the signs of life of three months."""
+LONGEST_REPORT: Final = 1 << 21
+"""Bytes: eight thousand commands, each with as much to say as there can be, or the signs of life of half a year."""
 
 PATIENCE: Final = 120.0
 """Seconds for a report; a host whose `sleep` takes whole seconds only may take eighty to kill a command."""
@@ -27,7 +29,10 @@ LONGEST_NAME: Final = 100
 """Characters; a file system allows 255 bytes."""
 
 _NAME: Final = re.compile(rf"[A-Za-z0-9_][A-Za-z0-9_.-]{{0,{LONGEST_NAME - 1}}}")
-_ENDED: Final = re.compile(r"ended ([0-9]{1,3}):(?:([A-Z][A-Z0-9+-]{0,15})|[0-9]{1,3})?:([0-9]{1,18})")
+_ENDED: Final = re.compile(
+    r"ended ([0-9]{1,3}):(?:([A-Z][A-Z0-9+-]{0,15})|[0-9]{1,3})?:([0-9]{1,18})"
+    rf"(?::([a-z0-9_.,]{{0,{LONGEST_USAGE}}}))?"
+)
 """A shell that has no name for a signal may write its number."""
 
 _LOST: Final = {
@@ -107,10 +112,11 @@ def ended(name: str, state: str) -> Completed:
         raise ConnectError(
             f"the instance reports something else than the state of the command {name!r}: {state!r:.200}"
         )
-    status, signal, cut = found.groups()
+    status, signal, cut, used = found.groups()
+    usage = read_usage((used or "").split("_"))
     if signal:
-        return Completed(exit_status=None, signal=f"SIG{signal}", cut=int(cut))
-    return Completed(exit_status=int(status), cut=int(cut))
+        return Completed(exit_status=None, signal=f"SIG{signal}", cut=int(cut), usage=usage)
+    return Completed(exit_status=int(status), cut=int(cut), usage=usage)
 
 
 def listed(report: str) -> Iterator[Detached]:

@@ -6,21 +6,29 @@ A command named NAME has three files in ``~/.fleeting/detached``, which only its
                     and the command itself, as a process id and when that process began
     NAME:output     what the command wrote, standard and error output together, up to a limit
     NAME:ending     what the shell says of the command's end, and how many bytes it has written; is renamed to
-                    ``NAME:ended:STATUS:SIGNAL:CUT`` once all is known
+                    ``NAME:ended:STATUS:SIGNAL:CUT:`` once that is known
 
 Making the first one takes the name, for it is made only where there is none. Renaming the last one notes the end: at
 once or not at all, even on a full disk, where the two that are written to later have their place from the start. A
 process id alone says little, since it is given to others later, after a reboot above all; with the time when the
 process began, and the boot, it belongs to that one only. No clock is asked for.
 
+What the command has used is asked once its end is noted, since who is asked may hang: see `_usage`. It is appended to
+that last file, where there is room even on a full disk, behind a line that says so. Whoever is attached waits for it
+while the process lives that asks, but not for long. An earlier release said it at the end of the name.
+
 The shell that starts a command forks three times, and waits for no program::
 
-    the command, and who waits for its end  |  tee, which keeps the output  |  wc, which counts it
+    who waits for the command and begins it  |  tee, which keeps the output  |  wc, which counts it
 
 Then it is in the way: it would wait for the end of these. In the background they would ignore SIGINT, which no shell
 can undo, so the last of them, when all are there, kills it, and that is how it says that they are. What has an end of
 the connection open keeps that open, so it has let go of all before the first fork. `tee` writes under a limit that the
 system puts on its file; what exceeds that, or a full disk, goes no further than `wc`, and the command goes on.
+
+All that the first of them has waited for in the end is the command, so that what it has used is what the command has.
+What notes the end is no child of it, then, but of a child that has ended; that all is noted is known by the end of its
+output.
 
 Whether a status above 128 is a signal's is known by what the shell says about that, in place of the command, on its own
 error output; `bash` does not say it here, so there each is.
@@ -35,6 +43,8 @@ Variables of ours have a prefix, as one that the host exports would reach the co
 
 import shlex
 from typing import Final
+
+from fleeting.connectors._usage import LONGEST_ASKING, LONGEST_USAGE, REPORT_USAGE
 
 GRACE: Final = 2.0
 """Seconds between SIGTERM and SIGKILL for a command that is killed."""
@@ -54,6 +64,9 @@ _BEGINNING_POLLS: Final = round(_BEGINNING / _POLL)
 
 _TAKING_POLLS: Final = 45
 """The same for one that has only taken the name so far, of which nobody knows whether it lives."""
+
+_ASKING_POLLS: Final = round(1.5 * LONGEST_ASKING / _SLOW_POLL)
+"""For which what a command has used is waited for."""
 
 _IDENTITY: Final = """
 booted() {
@@ -81,7 +94,7 @@ pause() { sleep "$1" 2>/dev/null || sleep 1; }
 """Which boot this is, and when a process began, with its group; zombies have ended: in a container there may be nobody
 to reap them."""
 
-START: Final = f"""{_IDENTITY}
+START: Final = f"""{_IDENTITY}{REPORT_USAGE}
 register() {{
     born self
     [ "$_f_born" ] && echo "$_f_pid $_f_born" >> "$_f_at:process"
@@ -100,6 +113,22 @@ counted() {{
         pause $_f_pause
         _f_pause={_POLL}
     done
+}}
+note_end() {{
+    trap : HUP INT TERM
+    _f_left=
+    counted 11 || {{ kill -TERM "-$$"; counted 40; }} || _f_left=left
+    [ "$_f_signal$BASH_VERSION" ] && [ $_f_status -gt 128 ] && _f_signal=$(kill -l $_f_status) || _f_signal=
+    _f_size=$(wc -c < "$_f_at:output")
+    _f_cut=$((${{_f_total:-0}} - ${{_f_size:-0}}))
+    [ $_f_cut -gt 0 ] || _f_cut=0
+    mv -- "$_f_at:ending" "$_f_at:ended:$_f_status:$_f_signal:$_f_cut:"
+    echo $_f_left
+}}
+end_what_is_left() {{
+    trap : HUP INT TERM
+    sleep {LONGEST_ASKING}
+    kill -KILL "-$$"
 }}
 _f_base=${{1:-${{HOME:?is not set, so commands cannot be detached}}/.fleeting/detached}}
 _f_at=$_f_base/$2
@@ -150,7 +179,6 @@ exec < "$_f_input" > /dev/null 2>> "$_f_at:ending"
     trap : HUP INT TERM
     booted
     printf '%s\\n' "$_f_boot" >> "$_f_at:process" && register || exit
-    [ ! "$_f_mark" ] || rm -f -- "$_f_input"
     (
         register
         [ ! "$_f_cwd" ] || cd -- "$_f_cwd" || exit 127
@@ -159,16 +187,10 @@ exec < "$_f_input" > /dev/null 2>> "$_f_at:ending"
     ) 2>&1
     _f_status=$?
     exec > /dev/null
-    _f_left=
-    counted 11 || {{ kill -TERM "-$$"; counted 40; }} || _f_left=1
-    [ "$_f_signal$BASH_VERSION" ] && [ $_f_status -gt 128 ] && _f_signal=$(kill -l $_f_status) || _f_signal=
-    _f_size=$(wc -c < "$_f_at:output")
-    _f_cut=$((${{_f_total:-0}} - ${{_f_size:-0}}))
-    [ $_f_cut -gt 0 ] || _f_cut=0
-    set -- "$_f_at:ending" "$_f_at:ended:$_f_status:$_f_signal:$_f_cut"
-    [ "$_f_left" ] || exec mv -- "$@"
-    mv -- "$@"
-    kill -KILL "-$$"
+    if [ "$(note_end &)" ]; then end_what_is_left & fi
+    exec >&2 2> /dev/null
+    echo used
+    report_usage ''
 }} | {{
     trap '' HUP INT TERM PIPE XFSZ
     ulimit -f "$_f_blocks"
@@ -176,6 +198,7 @@ exec < "$_f_input" > /dev/null 2>> "$_f_at:ending"
 }} | (
     trap '' HUP INT TERM
     kill -s KILL $$
+    [ ! "$_f_mark" ] || rm -f -- "$_f_input"
     exec wc -c >> "$_f_at:ending"
 )
 """
@@ -185,7 +208,24 @@ that are kept, working directory, size of the input if that has no mark at its e
 _LOOK: Final = f"""{_IDENTITY}
 is_over() {{
     set -- "$1":ended:*
-    [ -e "$1" ] && state="ended ${{1##*:ended:}}"
+    [ -f "$1" ] || return
+    state="ended ${{1##*:ended:}}"
+    used=unknown
+    {{
+        while read -r word more; do
+            case $used:$word in
+                unknown:used) used= ;;
+                unknown:*) ;;
+                *) used=${{used}}_$word${{more:+_$more}} ;;
+            esac
+        done < "$1"
+    }} 2>/dev/null
+    case $used in unknown | *[!a-z0-9_.,]*) ;; *) [ ${{#used}} -gt {LONGEST_USAGE} ] || state=$state$used ;; esac
+}}
+asks() {{
+    was= since=
+    {{ {{ read -r group && read -r was && read -r watcher since; }} < "$1:process"; }} 2>/dev/null
+    [ "$was" = "$_f_boot" ] && [ "$since" ] && born "$watcher" && [ "$_f_born" = "$since" ]
 }}
 alive() {{
     born "$1"
@@ -249,6 +289,13 @@ look_longer "$at"
         cat <&3 || exit
     done
     [ "$state" != absent ] || state=removed
+    n=0
+    while [ "${{state#ended}}" != "$state" ] && [ $n -lt {_ASKING_POLLS} ]; do
+        asks "$at" || break
+        n=$((n + 1))
+        if [ $n -lt 5 ]; then pause {_SHORT_POLL}; else pause {_SLOW_POLL}; fi
+    done
+    is_over "$at"
 }}
 echo "$state" >&2
 """
@@ -300,7 +347,7 @@ if [ "$state" = running ]; then
     [ "$state" != running ] || state=killed
 fi
 [ "$state" != killed ] || {{
-    mv -- "$at:ending" "$at:ended:137:KILL:0"
+    mv -- "$at:ending" "$at:ended:137:KILL:0:"
     look "$at"
 }}
 echo "$state" >&2

@@ -7,7 +7,7 @@ and one for each command at a time, on which others follow.
 import os
 import socket
 from collections.abc import AsyncIterable, AsyncIterator, Iterator, Sequence
-from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
+from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager, contextmanager, suppress
 from io import FileIO
 from weakref import WeakValueDictionary
 
@@ -24,6 +24,8 @@ from fleeting._types import Completed, ConnectInfo, ConnectorConfig
 from fleeting._wording import one_line
 from fleeting.connectors._base import Invocation
 from fleeting.connectors._detached_posix import PosixConnection
+from fleeting.connectors._listening import PortListener
+from fleeting.connectors._listening_here import listening_here
 from fleeting.connectors._pipe_output import PipeOutput
 from fleeting.connectors._pty import LocalTerminal, on_terminal, pty
 from fleeting.connectors._stdin import arriving, reading
@@ -240,6 +242,11 @@ class LocalConnection(PosixConnection):
             return await anyio.connect_tcp(host, port)
         except OSError as error:
             raise Unreachable(f"nothing answers at {host} port {port}: {error}") from error
+
+    def listen_tcp(self, host: str, port: int) -> AbstractAsyncContextManager[PortListener]:
+        """Listen directly: the instance is this host."""
+        self._check_open()
+        return listening_here(self._instance, host, port, self.wait_closed)
 
     async def wait_closed(self) -> str:
         """Wait for the agent's end."""

@@ -1,13 +1,16 @@
 """Makes the plan of a group that was just opened, and says why a group was refused."""
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from fleeting._types import Capability, GroupInfo
 from fleeting.core import messages
 from fleeting.core._chance import Chance
 from fleeting.core._plan import Plan
 from fleeting.core._plan_config import PlanConfig
-from fleeting.journal import Recovered
+
+if TYPE_CHECKING:
+    from fleeting.journal import Recovered
 
 FEW = 5
 """So many instances are named in a message."""
@@ -16,7 +19,7 @@ FEW = 5
 def build_plan(
     config: PlanConfig,
     info: GroupInfo,
-    recovered: Recovered,
+    recovered: "Recovered",
     now: float,
     *,
     random: Callable[[], float] | None,

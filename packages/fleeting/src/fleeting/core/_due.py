@@ -44,6 +44,8 @@ class Due(StrEnum):
     RETURNED = "returned"
     """Forget an instance that is gone, and has not come back."""
 
+    __hash__ = str.__hash__  # Enum's own is Python, and each look at a timer hashes its key
+
 
 class Timer(NamedTuple):
     """What is to be done, and with what."""

@@ -430,13 +430,16 @@ class Growth:
     def restore(self, intent_id: str, record: IntentRecord, known: int, now: float) -> None:
         """An open intent of an earlier manager, and how many known instances it explains.
 
-        Whether the cloud ever heard it may not be known.
+        Whether the cloud ever heard it may not be known. Only what may have been under way is waited for anew: where
+        instances carry no intent, the one that expires next is taken for what one of them came of, and were it waited
+        for longer than others after that, these would be given up in its place.
         """
+        may_be_asked = record.accepted is None and record.in_flight
         intent = Intent(
             intent_id,
             record.count,
             record.requested_at,
-            now if record.accepted is None else record.asked_at,  # the call may have begun long after it was decided
+            now if may_be_asked else record.asked_at,  # long after it was decided
             record.accepted,
             record.matched,
             in_flight=False,

@@ -31,6 +31,8 @@ class IntentRecord:
     matched: int
     requested_at: float
     asked_at: float
+    in_flight: bool = True
+    """Whether the call may still begin: a manager that died can have been about to make it."""
 
 
 @define
@@ -72,6 +74,7 @@ class Intent:
             matched=self.matched,
             requested_at=self.requested_at,
             asked_at=self.asked_at,
+            in_flight=self.in_flight,
         )
 
 
@@ -157,7 +160,7 @@ class Intents:
     @property
     def asked_since(self) -> float | None:
         """When the cloud was asked what it has left unanswered for the longest; None: nothing. O(1)."""
-        return next((intent.asked_at for intent in self._in_flight.values()), None)
+        return next(iter(self._in_flight.values())).asked_at if self._in_flight else None
 
     @property
     def unfilled_since(self) -> float:

@@ -154,6 +154,9 @@ class Plan:
 
         self._lost: dict[str, float] = {}
         self._departures: dict[str, Departure] = {}
+        self.missed = 0
+        """How often a view did not show a known instance that was not expected to go; to be read."""
+
         self._standing: Standing | None = None
         """As of the last message, once somebody has asked."""
 
@@ -247,6 +250,11 @@ class Plan:
     def removing(self) -> int:
         """Instances on their way out, which still count against the ceiling. O(1)."""
         return self._table.count(Stage.REMOVING)
+
+    @property
+    def stages(self) -> Mapping[Stage, int]:
+        """How many instances are in each stage. O(1)."""
+        return {stage: self._table.count(stage) for stage in Stage}
 
     @property
     def retained(self) -> list[str]:
@@ -565,6 +573,7 @@ class Plan:
         known.missed += 1
         self._views.look_at(known.id)
         expected = (known.deletion is not None and known.deletion.sent) or known.state is State.DELETING
+        self.missed += not expected
         if expected or known.missed > 1 or known.connection_dead:
             self._gone(known, messages.LossKind.VANISHED, "the cloud no longer shows it", now)
         else:

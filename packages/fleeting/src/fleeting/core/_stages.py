@@ -34,6 +34,8 @@ class Stage(Enum):
     HELD = "held"
     """Done for, but not to be deleted for now: it is retained, or the plan only observes."""
 
+    __hash__ = object.__hash__  # Enum's own is Python, and each decision counts stages
+
 
 class Start(Enum):
     """Why an instance is on its way to being ready."""

@@ -140,6 +140,8 @@ class Withdrawn(NamedTuple):
 
     asked: int
     taken: int
+    has_failed: bool = False
+    """Whether the call failed, so that nothing is known to be taken."""
 
 
 class SuspendAccepted(NamedTuple):

@@ -5,7 +5,9 @@ that only read are cancelled with their task. Only errors that the protocol name
 other is a defect and ends the manager.
 """
 
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import anyio
@@ -16,9 +18,10 @@ from fleeting._plugins import check_interface
 from fleeting._protocols import GivesNotice, InstanceGroup, MarksOwner, Suspends, Withdraws
 from fleeting._types import Capability, ConnectorConfig, GroupInfo, Settings
 from fleeting.core import messages
+from fleeting.runtime._calls import Calls, OnCall
 from fleeting.runtime._instances import Dial, InstanceCalls, Upkeep
 from fleeting.runtime._mark import OwnerMark
-from fleeting.runtime._outcomes import READ_TIMEOUT, log, retry_after, words
+from fleeting.runtime._outcomes import READ_TIMEOUT, class_of, log, retry_after, words
 
 if TYPE_CHECKING:  # importing anyio.abc costs 20 ms more than all that a bare ``import fleeting`` needs of anyio
     from anyio.abc import TaskGroup
@@ -32,13 +35,19 @@ NOTICES_RETRY = 10.0
 _Ids = tuple[str, ...]
 _Accepted = Callable[[_Ids, _Ids], messages.Fact]
 _Failed = Callable[[_Ids, str, float | None], messages.Fact]
-_TO_INSTANCES: Final[Mapping[type, tuple[str, str, _Accepted, _Failed]]] = {
-    messages.Decrease: ("decrease", "decreased", messages.Decreased, messages.DecreaseFailed),
-    messages.Suspend: ("suspend", "suspended", messages.SuspendAccepted, messages.SuspendFailed),
-    messages.Resume: ("resume", "resumed", messages.ResumeAccepted, messages.ResumeFailed),
+_TO_INSTANCES: Final[Mapping[type, tuple[str, _Accepted, _Failed]]] = {
+    messages.Decrease: ("decrease", messages.Decreased, messages.DecreaseFailed),
+    messages.Suspend: ("suspend", messages.SuspendAccepted, messages.SuspendFailed),
+    messages.Resume: ("resume", messages.ResumeAccepted, messages.ResumeFailed),
 }
-"""What can be asked for several instances at once: the group's method, what the log calls it when it was accepted, and
-what is fed back."""
+"""What can be asked for several instances at once: the group's method, and what is fed back."""
+
+_LOGS: Final = {
+    "decrease": (partial(log.info, "decreased"), partial(log.warning, "decrease_failed")),
+    "suspend": (partial(log.info, "suspended"), partial(log.warning, "suspend_failed")),
+    "resume": (partial(log.info, "resumed"), partial(log.warning, "resume_failed")),
+}
+"""What logs that it was accepted, and that it failed."""
 
 
 @define(eq=False)
@@ -50,9 +59,16 @@ class GroupDriver:
     connector: ConnectorConfig = field(kw_only=True)
     _dial: Dial = field(kw_only=True)
     _upkeep: Upkeep = field(factory=Upkeep, kw_only=True)
+    _on_call: OnCall | None = field(default=None, kw_only=True)
+    """Hears of each call to the group and its instances."""
+
     info: GroupInfo = field(init=False)
+    failures: Counter[tuple[str, str]] = field(factory=Counter, init=False)
+    """How many calls to the group and its instances failed, by the call and the error's class."""
+
     calls: InstanceCalls = field(init=False)
     mark: OwnerMark = field(init=False)
+    _calls: Calls = field(init=False)
     _observing: bool = field(init=False)
     _tasks: "TaskGroup" = field(init=False)
     _feed: Callable[[messages.Fact], None] = field(init=False)
@@ -62,7 +78,11 @@ class GroupDriver:
     async def open(self, settings: Settings) -> GroupInfo:
         """Open the group and check that its plugin fits."""
         self._observing = settings.observe_only
-        self.calls = InstanceCalls(self.group, self.pool, self.connector, self._dial, settings.clock, self._upkeep)
+        plugin = type(self.group).__module__.partition(".")[0]
+        self._calls = Calls(self.pool, settings.clock, self._on_call, plugin)
+        self.calls = InstanceCalls(
+            self.group, self.pool, self.connector, self._dial, settings.clock, self._upkeep, self.failures, self._calls
+        )
         info = await self.group.init(settings)
         try:
             check_interface(type(self.group).__module__, info.interface_version)
@@ -71,6 +91,7 @@ class GroupDriver:
             await self.group.shutdown()
             raise
         self.info = info
+        self._calls.identity = info.identity
         marks = Capability.OWNER_MARK in info.capabilities and not self._observing
         self.mark = OwnerMark(self.group, self.pool, info.identity, settings.clock, marks)
         for advice in info.advice:
@@ -119,9 +140,11 @@ class GroupDriver:
     async def _update(self) -> None:
         """Fetch the view."""
         try:
-            with anyio.fail_after(READ_TIMEOUT):
+            with self._calls.made("update") as call, anyio.fail_after(READ_TIMEOUT):
                 observation = await self.group.update()
+                call.accepted = len(observation.instances)
         except (ProviderError, OSError) as error:
+            self.failures["update", class_of(error)] += 1
             log.warning("update_failed", extra={"pool": self.pool, "error": words(error)})
             self._feed(messages.UpdateFailed(words(error), retry_after(error)))
         else:
@@ -135,6 +158,7 @@ class GroupDriver:
                 async for notice in group.notices():
                     self._feed(messages.Noticed(notice.instance, notice.deadline, notice.kind))
             except (ProviderError, OSError) as error:
+                self.failures["notices", class_of(error)] += 1
                 log.warning("notices_failed", extra={"pool": self.pool, "error": words(error)})
             await anyio.sleep(NOTICES_RETRY)
 
@@ -163,8 +187,8 @@ class GroupDriver:
     async def _increase(self, action: messages.Increase) -> None:
         """Ask for more."""
         try:
-            with anyio.fail_after(CHANGE_TIMEOUT):
-                accepted = await self.group.increase(action.count, intent=action.intent)
+            with self._calls.made("increase", asked=action.count) as call, anyio.fail_after(CHANGE_TIMEOUT):
+                call.accepted = accepted = await self.group.increase(action.count, intent=action.intent)
         except (OutcomeUnknown, OSError) as error:
             self._increase_failed(action, error, outcome_known=False)
         except ProviderError as error:
@@ -175,34 +199,41 @@ class GroupDriver:
 
     def _increase_failed(self, action: messages.Increase, error: Exception, *, outcome_known: bool) -> None:
         """Feed the failure back."""
+        self.failures["increase", class_of(error)] += 1
         log.warning("increase_failed", extra={"pool": self.pool, "asked": action.count, "error": words(error)})
         self._feed(messages.IncreaseFailed(action.intent, words(error), outcome_known, retry_after(error)))
 
     async def _ask_for_instances(self, action: messages.Decrease | messages.Suspend | messages.Resume) -> None:
         """Ask to delete instances, to suspend them, or to let them run again; the cloud may accept some of them."""
-        method, past, accepted, failed = _TO_INSTANCES[type(action)]
+        method, accepted, failed = _TO_INSTANCES[type(action)]
+        log_accepted, log_failed = _LOGS[method]
         asked = action.instances
         try:
-            with anyio.fail_after(CHANGE_TIMEOUT):
+            with self._calls.made(method, asked=len(asked)) as call, anyio.fail_after(CHANGE_TIMEOUT):
                 taken = await getattr(self.group, method)(asked)
+                call.accepted = len(taken)
         except (ProviderError, OSError) as error:
-            log.warning(f"{method}_failed", extra={"pool": self.pool, "instances": asked, "error": words(error)})
+            self.failures[method, class_of(error)] += 1
+            log_failed(extra={"pool": self.pool, "instances": asked, "error": words(error)})
             self._feed(failed(asked, words(error), retry_after(error)))
         else:
-            log.info(past, extra={"pool": self.pool, "instances": asked, "accepted": list(taken)})
+            log_accepted(extra={"pool": self.pool, "instances": asked, "accepted": list(taken)})
             self._feed(accepted(asked, tuple(taken)))
 
     async def _withdraw(self, action: messages.Withdraw) -> None:
         """Take back unfilled requests; if that fails they stay counted until they appear or expire."""
-        taken = 0
+        taken, has_failed = 0, False
         group = self.group
         try:
             if isinstance(group, Withdraws):
-                with anyio.fail_after(CHANGE_TIMEOUT):
-                    taken = await group.withdraw(action.count)
+                with self._calls.made("withdraw", asked=action.count) as call, anyio.fail_after(CHANGE_TIMEOUT):
+                    call.accepted = taken = await group.withdraw(action.count)
+                log.info("withdrawn", extra={"pool": self.pool, "asked": action.count, "accepted": taken})
         except (ProviderError, OSError) as error:
+            self.failures["withdraw", class_of(error)] += 1
             log.warning("withdraw_failed", extra={"pool": self.pool, "error": words(error)})
-        self._feed(messages.Withdrawn(action.count, taken))
+            has_failed = True
+        self._feed(messages.Withdrawn(action.count, taken, has_failed))
 
 
 def _check_claims(group: InstanceGroup, info: GroupInfo) -> None:
@@ -229,5 +260,5 @@ def _refusal(action: messages.Action, why: str) -> messages.Fact:
             *_, failed = _TO_INSTANCES[type(action)]
             return failed(instances, why, None)
         case messages.Withdraw(_, count):
-            return messages.Withdrawn(count, 0)
+            return messages.Withdrawn(count, 0, has_failed=True)
     raise AssertionError(f"{action} changes nothing")

@@ -1,5 +1,6 @@
 """What is done on single instances: connecting, the readiness steps, heartbeats, clean-ups, looks for notices."""
 
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import TYPE_CHECKING
@@ -15,7 +16,8 @@ from fleeting._types import Clock, ConnectInfo, ConnectorConfig
 from fleeting.connectors import overridden
 from fleeting.core import messages
 from fleeting.runtime._bounded import Bounded
-from fleeting.runtime._outcomes import READ_TIMEOUT, log, retry_after, words
+from fleeting.runtime._calls import Calls
+from fleeting.runtime._outcomes import READ_TIMEOUT, class_of, log, retry_after, words
 from fleeting.runtime._probes import NoticeProbes
 
 if TYPE_CHECKING:  # importing anyio.abc costs 20 ms more than all that a bare ``import fleeting`` needs of anyio
@@ -61,6 +63,14 @@ class InstanceCalls:
     _dial: Dial
     _clock: Clock
     _upkeep: Upkeep = field(factory=Upkeep)
+    _failures: Counter[tuple[str, str]] = field(factory=Counter)
+    """Of the group's driver, see there."""
+
+    _given_calls: Calls | None = None
+    """None: nobody wants to know of them."""
+
+    _calls: Calls = field(init=False)
+
     _feed: Callable[[messages.Fact], None] = field(init=False)
     _prepares: Bounded = field(init=False)
     _heartbeats: Bounded = field(init=False)
@@ -70,6 +80,10 @@ class InstanceCalls:
     """The clean-ups under way, by instance."""
 
     _infos: dict[str, ConnectInfo] = field(factory=dict, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        """Report calls to nobody, if that is so."""
+        self._calls = self._given_calls or Calls(self._pool, self._clock)
 
     def start(self, tasks: "TaskGroup", feed: Callable[[messages.Fact], None], notice_probe: str | None) -> None:
         """From now on calls are made: in *tasks*, their outcomes given to *feed*. None: no notices are looked for."""
@@ -114,7 +128,7 @@ class InstanceCalls:
         """How to connect, fetched once and again when it has expired, with the user's overrides."""
         info = self._infos.get(instance)
         if info is None or (info.expires_at is not None and info.expires_at <= self._clock.now()):
-            with anyio.fail_after(READ_TIMEOUT):
+            with self._calls.made("connect_info", instance=instance), anyio.fail_after(READ_TIMEOUT):
                 info = await overridden(await self._group.connect_info(instance), self._connector)
             self._infos[instance] = info
         return info
@@ -162,8 +176,10 @@ class InstanceCalls:
     async def _clean(self, instance: str, command: str | None, hook: ReadyHook | None, env: Mapping[str, str]) -> str:
         """Take both steps; returns what went wrong. An instance that cannot be reached is looked for at once."""
         try:
-            await self._carry_out(instance, SettingCommand("instance_cleanup_command", command), hook, env)
+            with self._calls.made("clean", instance=instance):
+                await self._carry_out(instance, SettingCommand("instance_cleanup_command", command), hook, env)
         except (FleetingError, OSError) as error:
+            self._failures["clean", class_of(error)] += 1
             log.warning("clean_failed", extra={"pool": self._pool, "instance": instance, "error": words(error)})
             if isinstance(error, Unreachable):
                 self._feed(messages.ConnectionDied(instance, words(error)))
@@ -176,9 +192,11 @@ class InstanceCalls:
         """Run the readiness steps in their order."""
         try:
             command = SettingCommand("instance_ready_command", self._upkeep.ready_command)
-            await self._carry_out(instance, command, self._upkeep.ready_hook)
+            with self._calls.made("prepare", instance=instance):
+                await self._carry_out(instance, command, self._upkeep.ready_hook)
         except (FleetingError, OSError) as error:
             final = isinstance(error, FleetingError) and not isinstance(error, ProviderError | LoginRejected)
+            self._failures["prepare", class_of(error)] += 1
             log.warning("prepare_failed", extra={"pool": self._pool, "instance": instance, "error": words(error)})
             return messages.PrepareFailed(instance, words(error), final, retry_after(error))
         return messages.Prepared(instance)
@@ -195,6 +213,7 @@ class InstanceCalls:
         return self._heartbeat_failed(instance, failure) if failure else messages.HeartbeatPassed(instance)
 
     def _heartbeat_late(self, instance: str) -> messages.Fact:
+        self._failures["heartbeat", TimeoutError.__name__] += 1
         return self._heartbeat_failed(instance, f"no answer within {format_duration(self._upkeep.heartbeat_timeout)}")
 
     def _heartbeat_failed(self, instance: str, failure: str) -> messages.Fact:
@@ -204,12 +223,14 @@ class InstanceCalls:
     async def _find_ill(self, instance: str) -> str:
         """Say what is wrong with the instance; empty if nothing is."""
         try:
-            await self._group.heartbeat(instance)
-            if self._upkeep.heartbeat_command is not None:
-                command = SettingCommand("instance_heartbeat_command", self._upkeep.heartbeat_command)
-                async with self._connected(instance) as connection:
-                    await command.run(connection)
+            with self._calls.made("heartbeat", instance=instance):
+                await self._group.heartbeat(instance)
+                if self._upkeep.heartbeat_command is not None:
+                    command = SettingCommand("instance_heartbeat_command", self._upkeep.heartbeat_command)
+                    async with self._connected(instance) as connection:
+                        await command.run(connection)
         except (FleetingError, OSError) as error:
+            self._failures["heartbeat", class_of(error)] += 1
             return words(error)
         return ""
 

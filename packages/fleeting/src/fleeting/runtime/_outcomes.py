@@ -2,7 +2,8 @@
 
 import logging
 
-from fleeting._errors import LoginRejected, RateLimited
+from fleeting import _errors
+from fleeting._errors import FleetingError, LoginRejected, RateLimited
 from fleeting._wording import one_line
 
 READ_TIMEOUT = 120.0
@@ -29,3 +30,16 @@ def retry_after(error: Exception) -> float | None:
         return LOGIN_RETRY
     advice = error.retry_after if isinstance(error, RateLimited) else None
     return min(advice, LONGEST_WAIT) if advice is not None and advice >= 0 else None  # what is no number is not
+
+
+def class_of(error: Exception) -> str:
+    """The class of an error, by a name of which there are few: a plugin's own ones are those of ours they derive from.
+
+    Returns:
+        The name of a class of `fleeting.errors`, ``TimeoutError``, or ``OSError``.
+    """
+    if isinstance(error, TimeoutError):
+        return TimeoutError.__name__
+    kinds = type(error).__mro__
+    ours = (kind.__name__ for kind in kinds if issubclass(kind, FleetingError) and kind.__module__ == _errors.__name__)
+    return next(ours, OSError.__name__)

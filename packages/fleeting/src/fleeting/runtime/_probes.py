@@ -91,8 +91,8 @@ class NoticeProbes:
                 raise ProviderError(f"the probe printed {heard.strange[0][:100]!r}, not KIND SECONDS")
         except (FleetingError, OSError) as error:
             if not probed.failing:
-                extra = {"pool": self._pool, "instance": instance, "error": words(error)}
-                log.warning("notice_probe_failed", extra=extra)
+                about = {"pool": self._pool, "instance": instance, "error": words(error)}
+                log.warning("notice_probe_failed", extra=about)
             probed.failing = True
         else:
             probed.failing = False

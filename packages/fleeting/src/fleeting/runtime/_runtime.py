@@ -56,7 +56,7 @@ class Core(Protocol):
 
     @property
     def wake_at(self) -> float | None:
-        """When `tick` has something to do, if nothing else happens."""
+        """When `tick` has something to do, if nothing else happens; right after `tick` or `heed`."""
         ...
 
     @property
@@ -68,8 +68,12 @@ class Core(Protocol):
         """Take in what happened to the group of that pool."""
         ...
 
+    def heed(self, now: float) -> None:
+        """Let `wake_at` say when `tick` has something to do, now that something was taken in."""
+        ...
+
     def tick(self, now: float) -> Step:
-        """Do what is due. Also called after every burst of steps, so that it decides once."""
+        """Do what is due."""
         ...
 
     def journal_failed(self, error: str, now: float) -> Step:
@@ -99,6 +103,8 @@ class Runtime(Generic[C]):
         kinds: Mapping[str, type],
         urgent: Callable[[Any], bool] = lambda _: False,
         on_end: Callable[[], None] = lambda: None,
+        on_commit: Callable[[float], None] | None = None,
+        on_owned: Callable[[AsyncExitStack], Awaitable[None]] | None = None,
         journal: Journal | None = None,
         clock: Clock | None = None,
         observe_only: bool = False,
@@ -113,6 +119,9 @@ class Runtime(Generic[C]):
             kinds: The core's records in the journal: their classes, by kind.
             urgent: Which of those actions need not wait for a journal that fails.
             on_end: Called when nothing more will be performed: in the end, or because of an error.
+            on_commit: Called with how many seconds each commit took that succeeded.
+            on_owned: Called once journal and groups are ours, before anything is asked of them; what it raises ends
+                the opening, and what it enters into the stack is left when all tasks have ended.
             journal: None: nothing outlives this object, so nothing is committed, and no action waits.
             clock: None: the event loop's time.
             observe_only: Whether the groups are opened only to be looked at; the core must ask for nothing but views.
@@ -123,6 +132,14 @@ class Runtime(Generic[C]):
         self._kinds = kinds
         self._urgent = urgent
         self._on_end = on_end
+        self._on_commit = on_commit
+        self._on_owned = on_owned
+        self.written = 0
+        """Records that were made durable, or dropped for good, so far."""
+
+        self.commit_failures = 0
+        """Attempts to commit that failed so far."""
+
         self._opened = False
         self.ended = False
         self._journal = journal
@@ -149,6 +166,9 @@ class Runtime(Generic[C]):
 
         self._soon = False
         """Whether the core is due soon anyway."""
+
+        self._alarm = math.inf
+        """When the task wakes if nothing happens, while it sleeps."""
 
         self._wakeup: anyio.Event | None = None
         """What the task waits for, while it does."""
@@ -196,6 +216,8 @@ class Runtime(Generic[C]):
         for driver in self.drivers.values():
             stack.push_async_callback(self._close, f"the mark on {driver.info.identity}", driver.mark.remove)
             await driver.mark.put()
+        if self._on_owned is not None:
+            await self._on_owned(stack)
         self.core = self._build(infos, recovered, self.clock.now())
         stack.push_async_callback(self._close, "what was decided last", self._commit_last)
         tasks = await stack.enter_async_context(anyio.create_task_group())
@@ -281,6 +303,16 @@ class Runtime(Generic[C]):
         if scope.cancelled_caught:
             log.error("close_timed_out", extra={"what": what})
 
+    @property
+    def has_journal(self) -> bool:
+        """Whether anything outlives this object."""
+        return self._journal is not None
+
+    @property
+    def is_failing(self) -> bool:
+        """Whether the journal cannot be written at the moment."""
+        return self._failing
+
     # --- taking steps ------------------------------------------------------------------------------------
 
     def feed(self, pool: str, fact: messages.Fact) -> None:
@@ -295,8 +327,8 @@ class Runtime(Generic[C]):
         """Commit and perform a step of the core, now or soon."""
         self._changed = True
         self._enqueue(step)
-        if self._wakeup is not None and self._is_due:
-            self._wakeup.set()
+        if self._wakeup is not None:
+            self._hasten(self._wakeup)
 
     async def wait_for_change(self) -> None:
         """Wait until the core has heard or decided something, or nothing more will happen."""
@@ -329,22 +361,38 @@ class Runtime(Generic[C]):
 
     async def _sleep(self) -> None:
         """Wait until there is something to do: at once, at the core's own time, or to try the journal again."""
-        times = [at for at in (self.core.wake_at, self._retry_at if self._failing else None) if at is not None]
-        delay = max(0.0, min(times, default=math.inf) - self.clock.now())
-        self._soon = delay <= SOON
-        if delay == 0 or self._is_due:
+        now = self.clock.now()
+        if self._changed:
+            self.core.heed(now)
+        wake_at = math.inf if self.core.wake_at is None else self.core.wake_at
+        self._set_alarm(min(wake_at, self._retry_at if self._failing else math.inf), now)
+        if self._alarm <= now or self._is_due:
             await anyio.lowlevel.checkpoint()
             return
         self._wakeup = anyio.Event()
-        with anyio.move_on_after(delay):
+        with anyio.move_on_after(self._alarm - now) as self._nap:
             await self._wakeup.wait()
         self._wakeup = None
+
+    def _set_alarm(self, at: float, now: float) -> None:
+        self._alarm, self._soon = at, at <= now + SOON
+
+    def _hasten(self, wakeup: anyio.Event) -> None:
+        """Let the task wake in time for what was just taken in, and no earlier: mostly that changes nothing for it."""
+        if self._is_due:
+            wakeup.set()
+        elif not self._soon:
+            now = self.clock.now()
+            self.core.heed(now)
+            at = self.core.wake_at
+            if at is not None and at < self._alarm:
+                self._set_alarm(at, now)
+                self._nap.deadline = anyio.current_time() + max(0.0, at - now)
 
     @property
     def _is_due(self) -> bool:
         """Whether the task has something to do that does not wait for a time."""
-        unwritten = bool(self._writes) and not self._failing
-        return unwritten or (self._changed and not self._soon) or self._defect is not None
+        return (bool(self._writes) and not self._failing) or self._defect is not None
 
     def _enqueue(self, step: Step) -> None:
         """Add to what is to be committed and performed, and perform what waits for nothing."""
@@ -380,14 +428,19 @@ class Runtime(Generic[C]):
         """Try once, and let the core know when that starts to fail or to succeed again."""
         if self._journal is None:
             return True
+        begun = self.clock.now()
         try:
             await self._journal.commit(writes)
         except JournalError as error:
+            self.commit_failures += 1
             if not self._failing:
                 self._failing = True
                 log.error("journal_failed", extra={"error": str(error)})  # noqa: TRY400  (expected; no traceback)
                 self.take(self.core.journal_failed(str(error), self.clock.now()))
             return False
+        self.written += len(writes)
+        if self._on_commit is not None:
+            self._on_commit(max(0.0, self.clock.now() - begun))
         if self._failing:
             self._failing = False
             log.warning("journal_recovered")

@@ -1,7 +1,8 @@
 """For tests: a cloud in memory, virtual time, and the conformance suites for plugins.
 
 Needs ``fleeting[testing]``: trio for virtual time on trio; pytest for `virtual_time`, `GroupConformance`,
-`ConnectorConformance` and `DetachedConformance`, which are loaded when they are first asked for.
+`ConnectorConformance`, `DetachedConformance` and `ForwardingConformance`, which are loaded when they are first asked
+for.
 """
 
 from typing import TYPE_CHECKING
@@ -13,6 +14,7 @@ from fleeting.testing._connector_checks import CONNECTOR_CHECKS, ConnectorCheck,
 from fleeting.testing._detached_checks import DETACHED_CHECKS, DetachedCheck
 from fleeting.testing._fake import FakeGroup
 from fleeting.testing._faults import DecreaseFault, Fault, IncreaseFault, SuspendFault, UpdateFault
+from fleeting.testing._forwarding_checks import FORWARDING_CHECKS, ForwardingCheck
 from fleeting.testing._harness import (
     Harness,
     MakeHarness,
@@ -27,13 +29,14 @@ from fleeting.testing._machine import Bill, Call, Command, Machine, Mark
 from fleeting.testing._virtual_time import Deadlock, virtual_backend, virtual_run
 
 if TYPE_CHECKING:
-    from fleeting.testing._connector_pytest import ConnectorConformance, DetachedConformance
+    from fleeting.testing._connector_pytest import ConnectorConformance, DetachedConformance, ForwardingConformance
     from fleeting.testing._pytest import GroupConformance, virtual_time
 
 __all__ = [
     "CHECKS",
     "CONNECTOR_CHECKS",
     "DETACHED_CHECKS",
+    "FORWARDING_CHECKS",
     "Bill",
     "Call",
     "Check",
@@ -49,6 +52,8 @@ __all__ = [
     "FakeConnection",
     "FakeGroup",
     "Fault",
+    "ForwardingCheck",
+    "ForwardingConformance",
     "GroupConformance",
     "Harness",
     "IncreaseFault",
@@ -76,7 +81,7 @@ __all__ = [
 
 def __getattr__(name: str) -> object:
     """Load what needs pytest when it is asked for."""
-    if name in {"ConnectorConformance", "DetachedConformance"}:
+    if name in {"ConnectorConformance", "DetachedConformance", "ForwardingConformance"}:
         from fleeting.testing import _connector_pytest
 
         return getattr(_connector_pytest, name)

@@ -32,7 +32,7 @@ AHEAD_AT_MOST = 16 << 20
 
 _MIB = 1 << 20
 
-LOOKS = 5
+LOOKS = 20
 """How often it is looked whether a process has ended before it counts as still there."""
 
 

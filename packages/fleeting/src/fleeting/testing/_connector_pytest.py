@@ -5,6 +5,7 @@ import pytest
 
 from fleeting.testing._connector_checks import CONNECTOR_CHECKS, ConnectorCheck, MakeDial
 from fleeting.testing._detached_checks import DETACHED_CHECKS, DetachedCheck
+from fleeting.testing._forwarding_checks import FORWARDING_CHECKS, ForwardingCheck
 
 PATIENCE = 60.0
 """Seconds that one check may take."""
@@ -46,6 +47,20 @@ class DetachedConformance(ConnectorConformance):
 
     @pytest.mark.parametrize("check", DETACHED_CHECKS, ids=lambda check: check.__name__.removeprefix("check_"))
     async def test_contract_of_detached_commands(self, check: DetachedCheck, make_dial: MakeDial) -> None:
+        """The connector keeps the clause of the contract that the check is about."""
+        with anyio.fail_after(PATIENCE):
+            async with make_dial() as dial:
+                await check(dial)
+
+
+class ForwardingConformance(ConnectorConformance):
+    """The same, and what is promised of ports that are listened at; for connections that are `ForwardsPorts`.
+
+    A connector that does this and runs detached commands derives its tests from both classes.
+    """
+
+    @pytest.mark.parametrize("check", FORWARDING_CHECKS, ids=lambda check: check.__name__.removeprefix("check_"))
+    async def test_contract_of_forwarded_ports(self, check: ForwardingCheck, make_dial: MakeDial) -> None:
         """The connector keeps the clause of the contract that the check is about."""
         with anyio.fail_after(PATIENCE):
             async with make_dial() as dial:

@@ -3,17 +3,19 @@
 How the parts lie on each other; each imports only from those below it:
 
     _connector              dials instances; what plugins and users see
-    _connection             one user's use of a connection: run, open_unix, open_tcp
+    _connection             one user's use of a connection: run, open_unix, open_tcp, listen_tcp
+    _listener               a port of the host, and why it gives us none
     _run  _streams          a command in its channel; a channel as a stream
     _shared                 one connection per instance, more where sessions are limited
     _dial                   attempts until one is logged in
     _connect  _host_keys  _keys    sockets; who answers; who we are
     _transport              paramiko's transport without its waits; supervision
-    _channel                what tasks and the reading thread share
+    _channel  _forward      what tasks and the reading thread share of a channel; of a port of the host
     _transport_socket       the socket: never blocks who sends, and notices silence
     _wakeup                 from threads to the event loop
     _arrivals               pure: what has come in a channel and was not taken
     _command  _known_hosts  _printed    pure: what is sent to the shell; OpenSSH's file; what a boot prints
+    _sockets                pure: what Linux says of the sockets that listen
 """
 
 from typing import TYPE_CHECKING

@@ -7,7 +7,7 @@ from threading import Lock
 from typing import Final, Protocol
 
 import paramiko
-from attrs import define, field
+from attrs import define, field, frozen
 from paramiko.common import (
     MSG_CHANNEL_CLOSE,
     MSG_CHANNEL_DATA,
@@ -24,6 +24,7 @@ from paramiko.common import (
     cMSG_CHANNEL_EOF,
     cMSG_CHANNEL_FAILURE,
     cMSG_CHANNEL_OPEN,
+    cMSG_CHANNEL_OPEN_SUCCESS,
     cMSG_CHANNEL_REQUEST,
     cMSG_CHANNEL_WINDOW_ADJUST,
 )
@@ -41,11 +42,20 @@ CHUNK: Final = 1 << 18
 LARGEST_PACKET: Final = 1 << 18
 """Bytes that are sent in one packet at most, whatever the host would take: each is copied on its way."""
 
+PACKET_MARGIN: Final = 64
+"""Bytes of a packet that are no data."""
+
 _ANSWERS: Final = (MSG_CHANNEL_SUCCESS, MSG_CHANNEL_FAILURE, MSG_CHANNEL_DATA, MSG_CHANNEL_EXTENDED_DATA)
 """What a host sends once it has begun or refused a command, and not before."""
 
 _LONGEST_SIGNAL: Final = 32
 """Bytes of a signal's name."""
+
+PROHIBITED: Final = 1
+"""The protocol's number for a channel that is not allowed."""
+
+SHORTAGE: Final = 4
+"""The same for one too many."""
 
 STDOUT: Final = 0
 STDERR: Final = 1
@@ -72,6 +82,30 @@ def message(kind: bytes, *fields: str | bytes | int) -> paramiko.Message:
         else:
             made.add_string(value)
     return made
+
+
+@frozen
+class Opening:
+    """The host's end of a channel, as it describes it when the channel is opened."""
+
+    number: int
+    """What the host calls it."""
+
+    room: int
+    """Bytes that it takes for now."""
+
+    packet: int
+    """Bytes that it takes in one packet."""
+
+    @classmethod
+    def read(cls, data: paramiko.Message) -> "Opening":
+        """Take it out of a message."""
+        return cls(data.get_int(), data.get_int(), data.get_int())
+
+    @property
+    def takes_data(self) -> bool:
+        """Whether a packet has room for any."""
+        return self.packet > PACKET_MARGIN
 
 
 class NeverBegun(Exception):
@@ -122,6 +156,12 @@ class Channel:
     is_over: bool = field(default=False, init=False)
     """Whether nothing more will come, not even how the command ended."""
 
+    closed: bool = field(default=False, init=False)
+    """Whether we are done with it."""
+
+    comes_from: object = field(default=None, init=False)
+    """The port of the host that it leads from, if it does."""
+
     in_advance: bool = field(default=False, init=False)
     """Whether it was open before there was a use for it: a host may close what is idle."""
 
@@ -154,6 +194,12 @@ class Channel:
     def ask(self, *details: str | int) -> None:
         """Ask the host to open it."""
         self._carrier.post(message(cMSG_CHANNEL_OPEN, self.kind, self.id, *details))
+
+    def confirm(self, opening: "Opening", window: int, packet: int) -> None:
+        """Open it, as the host has asked."""
+        with self._lock:
+            self._lead_to(opening)
+            self._post(cMSG_CHANNEL_OPEN_SUCCESS, self.id, window, packet)
 
     async def opened(self) -> None:
         """Wait for the host's answer; who does not wait for it closes the channel.
@@ -267,6 +313,7 @@ class Channel:
 
     def close(self) -> None:
         """Be done with it; what still comes is thrown away."""
+        self.closed = True
         with self._lock:
             self._received.clear()
             self._post_close()
@@ -319,7 +366,7 @@ class Channel:
         elif kind == MSG_CHANNEL_OPEN_SUCCESS:
             self._take_opening(data)
         elif kind == MSG_CHANNEL_OPEN_FAILURE:
-            self.refused = Refused(data.get_int(), _text(data))
+            self.refused = Refused(data.get_int(), text(data))
             self._carrier.channels.pop(self.id, None)
         elif kind == MSG_CHANNEL_FAILURE:
             self.failed = self.is_over = self._ended = True
@@ -346,21 +393,25 @@ class Channel:
                 self._received.put(stream, data)
 
     def _take_opening(self, data: paramiko.Message) -> None:
+        opening = Opening.read(data)
         with self._lock:
-            self._remote_id, self._room, packet = data.get_int(), data.get_int(), data.get_int()
-            self._packet = min(packet, LARGEST_PACKET) - 64
+            self._lead_to(opening)
             if self._sent_close:  # who asked for it did not wait
                 self._post(cMSG_CHANNEL_CLOSE)
-        if self._packet <= 0:
+        if not opening.takes_data:
             raise paramiko.SSHException("the host accepts no data")
+
+    def _lead_to(self, opening: "Opening") -> None:
+        self._remote_id, self._room = opening.number, opening.room
+        self._packet = min(opening.packet, LARGEST_PACKET) - PACKET_MARGIN
 
     def _take_request(self, data: paramiko.Message) -> None:
         """Take in how the command ended; whoever wants an answer only asks whether we are there."""
-        kind, wants_answer = _text(data), data.get_boolean()
+        kind, wants_answer = text(data), data.get_boolean()
         if kind == "exit-status":
             self.exit_status = data.get_int()
         elif kind == "exit-signal":
-            self.exit_signal = one_line(f"SIG{_text(data)}", _LONGEST_SIGNAL)
+            self.exit_signal = one_line(f"SIG{text(data)}", _LONGEST_SIGNAL)
         elif kind == "eow@openssh.com":
             self.unread = True
         if wants_answer:
@@ -373,6 +424,6 @@ class Channel:
             self._post_close()
 
 
-def _text(data: paramiko.Message) -> str:
+def text(data: paramiko.Message) -> str:
     """Read a text, which the host may have written in any encoding."""
     return data.get_binary().decode(errors="replace")

@@ -17,16 +17,15 @@ from fleeting._protocols import Sink, Source, Terminal
 from fleeting._types import Completed
 from fleeting.connectors._base import Invocation
 from fleeting.connectors._detached_posix import PosixConnection
+from fleeting.connectors._listening import PortListener, check_place
 from fleeting.connectors._stdin import preceded
-from fleeting.connectors.ssh._channel import Channel, Refused
+from fleeting.connectors.ssh._channel import PROHIBITED, Channel, Refused
 from fleeting.connectors.ssh._command import PidReader, compose, ending
+from fleeting.connectors.ssh._listener import SshListener, listening
 from fleeting.connectors.ssh._run import END_TIMEOUT, Running
 from fleeting.connectors.ssh._shared import OPEN_TIMEOUT, Shared
 from fleeting.connectors.ssh._streams import ChannelStream, NotConnected, through_stdio, until_ready
 from fleeting.connectors.ssh._terminal import ChannelTerminal, request_terminal
-
-_PROHIBITED = 1
-"""The protocol's number for a tunnel that the host does not allow; any other: it leads nowhere."""
 
 
 @define(eq=False)
@@ -37,6 +36,7 @@ class SshConnection(PosixConnection):
 
     _shared: Shared
     _closed: bool = field(default=False, init=False)
+    _listeners: set[SshListener] = field(factory=set, init=False)
 
     async def perform(self, invocation: Invocation) -> Completed:
         """Run a command; what cannot be started exits with 127 or 126."""
@@ -100,9 +100,21 @@ class SshConnection(PosixConnection):
             return ChannelStream(await self._shared.tunnel("direct-tcpip", host, port, "127.0.0.1", 0))
         except Refused as refused:
             name = self._shared.instance
-            if refused.reason == _PROHIBITED:
+            if refused.reason == PROHIBITED:
                 raise Unsupported(f"{name} allows no TCP forwarding; set AllowTcpForwarding in its sshd") from refused
             raise Unreachable(f"nothing answers at {host} port {port} as seen from {name}: {refused}") from refused
+
+    @asynccontextmanager
+    async def listen_tcp(self, host: str, port: int) -> AsyncIterator[PortListener]:
+        """Listen at a port of the instance, by remote forwarding, as `ForwardsPorts.listen_tcp` says."""
+        self._check_open()
+        check_place(host, port)
+        async with listening(self._shared, self, host, port, lambda: self._closed) as listener:
+            self._listeners.add(listener)
+            try:
+                yield listener
+            finally:
+                self._listeners.discard(listener)
 
     async def wait_closed(self) -> str:
         """Wait until the connection is dead; returns why."""
@@ -114,6 +126,8 @@ class SshConnection(PosixConnection):
         """Use it no more; who waits for the end learns of it."""
         self._closed = True
         self._shared.main.wakeup.wake()
+        for listener in self._listeners:
+            listener.look()
 
     def _check_open(self) -> None:
         if self._closed:

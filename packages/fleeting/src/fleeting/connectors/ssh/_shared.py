@@ -18,6 +18,7 @@ from attrs import define, field
 
 from fleeting._errors import ConnectError, Unreachable
 from fleeting.connectors.ssh._channel import Channel, NeverBegun, Refused
+from fleeting.connectors.ssh._forward import Forward
 from fleeting.connectors.ssh._transport import SshTransport
 
 OPEN_TIMEOUT = 60.0
@@ -126,6 +127,22 @@ class Shared:
             Unreachable: The connection died.
         """
         return await self._open(self.main, kind, *details)
+
+    async def listen(self, forward: Forward) -> bool:
+        """Have the host listen at a port; returns whether it does. The caller leaves the port in any case.
+
+        Raises:
+            Unreachable: The connection died, or the host does not answer.
+        """
+        try:
+            with anyio.fail_after(OPEN_TIMEOUT):
+                self.main.ask_for_port(forward)
+                await self.main.port_answered(forward)
+        except TimeoutError:
+            raise Unreachable(f"{self.instance} did not answer within {OPEN_TIMEOUT:g} s") from None
+        if forward.granted is None:
+            raise self.lost("nothing listens")
+        return forward.granted
 
     def lost(self, doing: str) -> Unreachable:
         """Make the error for a connection that died, and give up the others."""

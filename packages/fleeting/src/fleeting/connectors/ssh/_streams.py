@@ -5,7 +5,7 @@ import shlex
 import anyio
 from anyio.abc import ByteStream
 from anyio.lowlevel import checkpoint
-from attrs import define, field
+from attrs import define
 
 from fleeting._wording import one_line
 from fleeting.connectors.ssh._channel import STDERR, Channel
@@ -66,8 +66,6 @@ class ChannelStream(ByteStream):
     _rest: bytes = b""
     """What has come and was not received yet."""
 
-    _closed: bool = field(default=False, init=False)
-
     async def receive(self, max_bytes: int = 65536) -> bytes:
         """Return the next bytes, at least one."""
         if self._rest:
@@ -79,7 +77,7 @@ class ChannelStream(ByteStream):
 
     async def send(self, item: bytes) -> None:
         """Send bytes; returns when the host has room for more, and the kernel has these."""
-        if self._closed:
+        if self._channel.closed:
             raise anyio.ClosedResourceError
         await checkpoint()
         try:
@@ -94,16 +92,16 @@ class ChannelStream(ByteStream):
 
     async def aclose(self) -> None:
         """Close it."""
-        self._closed = True
         self._channel.close()
+        self._channel.wakeup.wake()
         with anyio.move_on_after(CLOSE_TIMEOUT, shield=True):
             await self._channel.drained()
         await checkpoint()
 
     async def _next(self) -> bytes:
         channel = self._channel
-        await channel.wakeup.wait_for(lambda: channel.readable or self._closed)
-        if self._closed:
+        await channel.wakeup.wait_for(lambda: channel.readable or channel.closed)
+        if channel.closed:
             raise anyio.ClosedResourceError
         received = channel.take()
         if received is None:

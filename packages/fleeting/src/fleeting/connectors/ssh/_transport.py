@@ -5,7 +5,8 @@ it learns it puts where tasks find it, and wakes those. Tasks send by themselves
 The same thread sees to the connection: it pings a silent host, and hangs up on one that stays silent, or when nobody
 has used the connection for a while.
 
-Of paramiko's private names this uses `_handler_table` and `_log`; its socket has the `_closed` that paramiko asks for.
+Of paramiko's private names this uses `_handler_table`, `_parse_debug` and `_log`; its socket has the `_closed` that
+paramiko asks for.
 """
 
 import errno
@@ -14,6 +15,7 @@ import socket
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from threading import Lock, current_thread
 from time import monotonic
 from typing import Any, cast
@@ -26,6 +28,7 @@ from paramiko.common import (
     MSG_CHANNEL_EOF,
     MSG_CHANNEL_EXTENDED_DATA,
     MSG_CHANNEL_FAILURE,
+    MSG_CHANNEL_OPEN,
     MSG_CHANNEL_OPEN_FAILURE,
     MSG_CHANNEL_OPEN_SUCCESS,
     MSG_CHANNEL_REQUEST,
@@ -33,11 +36,15 @@ from paramiko.common import (
     MSG_CHANNEL_WINDOW_ADJUST,
     MSG_KEXINIT,
     MSG_NEWKEYS,
+    MSG_REQUEST_FAILURE,
+    MSG_REQUEST_SUCCESS,
+    cMSG_CHANNEL_OPEN_FAILURE,
     cMSG_GLOBAL_REQUEST,
 )
 
 from fleeting._wording import one_line
-from fleeting.connectors.ssh._channel import WINDOW, Channel, message
+from fleeting.connectors.ssh._channel import PROHIBITED, SHORTAGE, WINDOW, Channel, Opening, message, text
+from fleeting.connectors.ssh._forward import KIND, Forward
 from fleeting.connectors.ssh._transport_socket import TransportSocket
 from fleeting.connectors.ssh._wakeup import Wakeup
 
@@ -57,6 +64,9 @@ MAX_PACKET = 32768
 MOST_HELD_BACK = 4096
 """Messages that may wait for the end of an exchange of keys when the reading thread adds another: tasks wait after
 each of theirs, answers to a host do not."""
+
+_WIDENED = b"overridden by server GatewayPorts"
+"""How sshd says, in passing, that it listens on all of its addresses though it was asked for one."""
 
 _CHANNEL_MESSAGES = (
     MSG_CHANNEL_OPEN_SUCCESS,
@@ -97,6 +107,14 @@ class SshTransport(paramiko.Transport):
         self.most_sessions = 0
         """How many sessions the host has had open for us at once; counted by the reading thread, which misses none."""
 
+        self._forwards: dict[tuple[str, int], Forward] = {}
+        """Ports of the host that it listens at for us; the reading thread's."""
+
+        self._unanswered: deque[Callable[[paramiko.Message | None], object]] = deque()
+        """Who hears of the answers to our requests about the connection; those come in the order of the requests."""
+
+        self._asking = Lock()
+        self._widened = False
         self._to_wake: set[Wakeup] = set()
         self.transport_socket.before_wait = self._wake_all
         self.transport_socket.on_glut = self._give_up_for
@@ -119,6 +137,9 @@ class SshTransport(paramiko.Transport):
         self._handler_table[MSG_KEXINIT] = self._on_exchange
         self._accept_new_keys = self._handler_table[MSG_NEWKEYS]
         self._handler_table[MSG_NEWKEYS] = self._on_new_keys
+        self._handler_table[MSG_REQUEST_SUCCESS] = self._on_granted
+        self._handler_table[MSG_REQUEST_FAILURE] = self._on_denied
+        self._handler_table[MSG_CHANNEL_OPEN] = self._on_open
         for kind in _CHANNEL_MESSAGES:
             self._handler_table[kind] = _Dispatch(self, kind)
 
@@ -131,6 +152,8 @@ class SshTransport(paramiko.Transport):
             self.transport_socket.release()
             for channel in list(self.channels.values()):
                 channel.mark_broken()
+            for forward in list(self._forwards.values()):
+                forward.mark_broken()
             self._wake_all()
             self.wakeup.wake()
             self.known_by = None
@@ -188,7 +211,7 @@ class SshTransport(paramiko.Transport):
 
     def ping(self) -> None:
         """Ask for an answer; it is no use but to be heard."""
-        self.post(message(cMSG_GLOBAL_REQUEST, "keepalive@openssh.com", True))
+        self._ask(_ignore, "keepalive@openssh.com")
 
     def _on_silence(self, silences: int) -> None:
         """Called by the reading thread: hang up, or ask for a sign of life."""
@@ -256,16 +279,110 @@ class SshTransport(paramiko.Transport):
                 self._send_now(self._held_back.popleft())
         self.wakeup.wake()
 
+    # --- requests about the connection -------------------------------------------------------------------
+
+    def _ask(self, heard: Callable[[paramiko.Message | None], object], kind: str, *details: str | int) -> None:
+        """Make a request; *heard* gets the answer, or None for a refusal, in the reading thread."""
+        with self._asking:
+            self._unanswered.append(heard)
+            self.post(message(cMSG_GLOBAL_REQUEST, kind, True, *details))
+
+    def _on_granted(self, data: paramiko.Message) -> None:
+        if self._unanswered:
+            self._unanswered.popleft()(data)
+
+    def _on_denied(self, _: paramiko.Message) -> None:
+        if self._unanswered:
+            self._unanswered.popleft()(None)
+
+    # --- ports of the host -------------------------------------------------------------------------------
+
+    def ask_for_port(self, forward: Forward) -> None:
+        """Ask the host to listen; what came of that shows in *forward*, unless the connection dies."""
+        self._ask(partial(self._on_port, forward), "tcpip-forward", forward.host, forward.port)
+
+    async def port_answered(self, forward: Forward) -> None:
+        """Wait until the host has answered, or never will."""
+        await self.drained()
+        await self.wakeup.wait_for(lambda: forward.granted is not None or not self.active)
+
+    def accept_at(self, forward: Forward) -> Channel:
+        """Open a channel for the connection that has waited longest; call it if one waits."""
+        channel = self._new_channel(KIND)
+        channel.comes_from = forward
+        channel.confirm(forward.accept(), WINDOW, MAX_PACKET)
+        if not self.active:
+            channel.mark_broken()
+        return channel
+
+    def accepted(self, forward: Forward) -> list[Channel]:
+        """List the channels that came from a port, until the host has closed them."""
+        return [channel for channel in list(self.channels.values()) if channel.comes_from is forward]
+
+    async def leave_port(self, forward: Forward) -> None:
+        """Have the host listen no more, and turn away those who wait; returns once it has answered."""
+        for opening in forward.leave():
+            self._refuse(opening, PROHIBITED)
+        if forward.granted:
+            stopped: list[object] = []
+            self._stop_listening(forward, stopped.append)
+            await self.drained()
+            await self.wakeup.wait_for(lambda: stopped or not self.active)
+
+    def _stop_listening(self, forward: Forward, heard: Callable[[object], object]) -> None:
+        def tell(_: paramiko.Message | None) -> None:
+            self._forwards.pop((forward.host, forward.port), None)
+            heard(None)
+            self.wakeup.wake()
+
+        self._ask(tell, "cancel-tcpip-forward", forward.host, forward.port)
+
+    def _on_port(self, forward: Forward, data: paramiko.Message | None) -> None:
+        port = forward.port if data is None or forward.port else data.get_int()
+        wanted = forward.answer(granted=data is not None, port=port, widened=self._widened)
+        self._widened = False
+        if data is not None and wanted:
+            self._forwards[forward.host, port] = forward
+        elif data is not None:  # who asked for it did not wait
+            self._stop_listening(forward, _ignore)
+        self.wakeup.wake()
+
+    def _on_open(self, data: paramiko.Message) -> None:
+        """The host wants a channel, which it gets for a connection at a port that we have asked for, and else not."""
+        kind, opening = text(data), Opening.read(data)
+        forward = self._forward_at(text(data), data.get_int()) if kind == KIND else None
+        if forward is None or not opening.takes_data:
+            self._refuse(opening, PROHIBITED)
+        elif forward.take_in(opening):
+            self.wake_soon(forward.wakeup)
+        else:
+            self._refuse(opening, SHORTAGE)
+
+    def _forward_at(self, host: str, port: int) -> Forward | None:
+        """Find who listens there; hosts differ in how they write an address, so the only one at a port will do."""
+        at_port = [each for each in list(self._forwards.values()) if each.port == port]
+        return self._forwards.get((host, port)) or (at_port[0] if len(at_port) == 1 else None)
+
+    def _refuse(self, opening: Opening, reason: int) -> None:
+        self.post(message(cMSG_CHANNEL_OPEN_FAILURE, opening.number, reason, "", "en"))
+
+    def _parse_debug(self, data: paramiko.Message) -> None:
+        data.get_boolean()
+        self._widened = self._widened or _WIDENED in data.get_binary()
+
     # --- channels ----------------------------------------------------------------------------------------
 
     def new_channel(self, kind: str, *details: str | int) -> Channel:
         """Ask for a channel of this kind; await its `opened`."""
-        self._next_id += 1
-        channel = Channel(self, self._next_id, kind)
-        self.channels[self._next_id] = channel
+        channel = self._new_channel(kind)
         channel.ask(WINDOW, MAX_PACKET, *details)
         if not self.active:
             channel.mark_broken()
+        return channel
+
+    def _new_channel(self, kind: str) -> Channel:
+        self._next_id += 1
+        channel = self.channels[self._next_id] = Channel(self, self._next_id, kind)
         return channel
 
     def sessions(self) -> list[Channel]:
@@ -287,7 +404,7 @@ class SshTransport(paramiko.Transport):
     def _log(self, level: int, msg: Any, *args: Any) -> None:  # noqa: ANN401  (paramiko's signature)
         """Keep paramiko's voice down: what matters of it is in our errors, and it logs trace-backs of each."""
         if log.isEnabledFor(logging.DEBUG):
-            log.debug("paramiko", extra={"level": level, "said": str(msg) % args if args else str(msg)})
+            log.debug("paramiko", extra={"severity": level, "said": str(msg) % args if args else str(msg)})
 
 
 class _Dispatch:
@@ -303,6 +420,10 @@ class _Dispatch:
             channel.handle(self._kind, data)
             if self._kind == MSG_CHANNEL_OPEN_SUCCESS:
                 self._transport.count_sessions()
+
+
+def _ignore(_: object) -> None:
+    """Hear an answer that is no use."""
 
 
 def _words(error: Exception | None) -> str:

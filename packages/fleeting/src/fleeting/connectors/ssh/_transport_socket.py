@@ -23,13 +23,6 @@ GREETING = 1 << 16
 MOST_ANSWERS = 1 << 20
 """Bytes of answers that a host may leave unread: it may ask as often as it likes whether we are there."""
 
-HASTE = 2.0
-"""Seconds after connecting during which each packet is acknowledged at once.
-
-Until its first session starts, sshd holds small packets back while one is unacknowledged, and our side's kernel
-acknowledges late: 40 ms for nothing, several times over.
-"""
-
 _QUICKACK: int | None = getattr(socket, "TCP_QUICKACK", None)
 
 
@@ -61,7 +54,6 @@ class TransportSocket:
     _answers: int = field(default=0, init=False)
     """Bytes that the reading thread has sent since the kernel last had everything."""
 
-    _hasty_until: float = field(init=False)
     _poll: select.poll = field(factory=select.poll, init=False)
     before_wait: Callable[[], None] = field(default=lambda: None, init=False)
     """Called by the reading thread when it has dealt with all that it had read."""
@@ -75,7 +67,6 @@ class TransportSocket:
 
     def __attrs_post_init__(self) -> None:
         """Set the socket up."""
-        self._hasty_until = monotonic() + HASTE
         self._socket.setblocking(False)
         with suppress(OSError):  # the socket of a jump is no TCP socket
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -194,7 +185,11 @@ class TransportSocket:
                 self.close()
 
     def _acknowledge(self) -> None:
-        """Acknowledge the next packet at once; the kernel forgets it after each."""
-        if _QUICKACK is not None and monotonic() < self._hasty_until:
-            with suppress(OSError):
+        """Acknowledge what has come at once; the kernel forgets to after each answer of ours.
+
+        Until a session starts, which on a connection for tunnels alone is never, sshd holds a small packet back while
+        the one before is unacknowledged, and by itself our side's kernel acknowledges 40 ms late.
+        """
+        if _QUICKACK is not None:
+            with suppress(OSError):  # the socket of a jump is no TCP socket
                 self._socket.setsockopt(socket.IPPROTO_TCP, _QUICKACK, 1)
