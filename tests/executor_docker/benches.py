@@ -1,5 +1,6 @@
 """An instance with a Docker daemon, and everything to run jobs on it."""
 
+import math
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -98,6 +99,6 @@ async def bench_over_ssh(docker: Daemon, directory: Path) -> AsyncIterator[tuple
 @asynccontextmanager
 async def bench_on(docker: Daemon, directory: Path) -> AsyncIterator[Bench]:
     """Start an agent of one's own beside the daemon."""
-    async with opened(directory / "group") as group:
+    async with opened(directory / "group", patience=math.inf) as group:  # each run has its own, and may be the fifth
         (instance,) = await started(group)
         yield Bench(docker, Slot(instance, lambda: dialled(group, instance)), directory)

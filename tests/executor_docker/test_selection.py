@@ -89,17 +89,25 @@ def test_of_a_glob_the_part_before_wildcards_is_asked_for() -> None:
 @pytest.mark.parametrize(
     ("said", "known"),
     [
-        (b"\ntaskscaler ended 0\ntaskscaler usage_usec 1500000\ntaskscaler memory 4096\n", (1.5, 4096, True, 0)),
-        (b"\ntaskscaler ended 1\ntaskscaler usage_nsec 2000000000\ntaskscaler oom_kill 2\n", (2.0, None, True, 2)),
-        (b"Killed\ntaskscaler memory -1\ntaskscaler memory 1e3\n\xfftaskscaler ended 0\n", (None, None, False, 0)),
-        (b"taskscaler memory 99999999999999999999999\ntaskscaler", (None, None, False, 0)),
-        (b"", (None, None, False, 0)),
+        (b"\ntaskscaler ended 0\ntaskscaler usage_usec 1500000\ntaskscaler memory 4096\n", (1.5, 4096, None, True, 0)),
+        (
+            b"\ntaskscaler ended 1\ntaskscaler usage_nsec 200000000\ntaskscaler oom_kill 2\n",
+            (0.2, None, None, True, 2),
+        ),
+        (b"taskscaler wchar: 9\ntaskscaler write_bytes: 8192\ntaskscaler ended 0\n", (None, None, 8192, True, 0)),
+        (
+            b"Killed\ntaskscaler memory -1\ntaskscaler memory 1e\n\xfftaskscaler ended 0\n",
+            (None, None, None, False, 0),
+        ),
+        (b"taskscaler memory 99999999999999999999999\ntaskscaler", (None, None, None, False, 0)),
+        (b"", (None, None, None, False, 0)),
     ],
 )
 def test_of_what_a_container_tells_only_sense_is_believed(said: bytes, known: tuple[Any, ...]) -> None:
     """Of both kinds of control groups; a job could write there too."""
     report = read_report(said)
-    assert (report.cpu_time, report.peak_memory, report.is_complete, report.killed_for_memory) == known
+    used = report.cpu_time, report.peak_memory, report.disk_written
+    assert (*used, report.is_complete, report.killed_for_memory) == known
 
 
 def test_users_are_found_by_name_and_number() -> None:

@@ -21,7 +21,7 @@ from fleeting import Unreachable
 from fleeting.connectors import Sink
 from fleeting.errors import CommandLost, NameUnknown
 from fleeting.plugins import format_duration
-from fleeting_docker_engine import STDOUT, EngineRefused, Listed, LogReader, quoted
+from fleeting_docker_engine import STDOUT, ContainerState, EngineRefused, EngineUnreachable, Listed, LogReader, quoted
 from taskscaler.executors import JobOutcome
 
 CREATED = "created"
@@ -32,6 +32,9 @@ PATIENCE = 600.0
 
 GONE, CONFLICT = 404, 409
 """What a daemon answers that is to remove what is not there, or what runs."""
+
+KILLED = 137
+"""What a container exits with whose main process was killed by SIGKILL."""
 
 LOOK_AGAIN = 1.0
 """Seconds after which a log is asked for again that ended before its job."""
@@ -103,7 +106,7 @@ class Kept:
         if not has_ended:
             outcome = await work.time_out()
             with anyio.move_on_after(work.config.cleanup_timeout):  # whatever its daemon says, its time is over
-                await self._follow(printed, output)
+                await self._follow(printed, output, is_killed=True)
             return outcome
         await self._follow(printed, output)
         try:
@@ -111,29 +114,49 @@ class Kept:
         except CommandLost:  # a manager before us ended it for its time, and could not say so any more
             return work.timed_out()
 
-    async def _follow(self, printed: "Printed", output: Sink, *, patience: float | None = None) -> None:
+    async def _follow(
+        self, printed: "Printed", output: Sink, *, patience: float | None = None, is_killed: bool = False
+    ) -> None:
         """Pass on what the job prints, and has printed, until it has ended.
+
+        A daemon of version 20.10 may end a log that is followed before its last lines, when the job ends while it
+        writes them (``waitRead`` of ``daemon/logger/loggerutils/follow.go``): what lacks the end is read once more,
+        unless the job was killed before it could write one. If that breaks off, or is refused, what is known of the job
+        still counts.
 
         Args:
             printed: What is known of it.
             output: Gets the rest.
             patience: Seconds for which it may print nothing; None: it has ended, and the daemon only reads.
+            is_killed: Whether we have killed it.
         """
         work = self._work
-        query = {"stdout": True, "stderr": True, "follow": True}
 
         async def take(data: bytes) -> None:
             if chunk := printed.feed(data):
                 await output(chunk)
                 printed.passed(chunk)
 
+        async def read(*, follow: bool) -> None:
+            printed.begin()
+            query = {"stdout": True, "stderr": True, "follow": follow}
+            await work.engine.download(f"{work.path}/logs", take, query=query, patience=patience if follow else None)
+
         with reported(work.instance, "the job's output cannot be read"):
             while True:
-                printed.begin()
-                await work.engine.download(f"{work.path}/logs", take, query=query, patience=patience)
-                if not (await work.state()).is_running:
+                await read(follow=True)
+                state = await work.state()
+                if not state.is_running:
                     break
                 await anyio.sleep(LOOK_AGAIN)
+            if not (printed.is_whole or is_killed or _was_killed_for_memory(state)):
+                known = bytes(printed.report)
+                try:
+                    await read(follow=False)
+                except (EngineUnreachable, EngineRefused):
+                    if not read_report(known).is_complete:
+                        raise
+                    printed.report[:] = known
         if rest := printed.finish():
             await output(rest)
             printed.passed(rest)
@@ -155,6 +178,11 @@ class Kept:
 
 def _was_started(container: Listed) -> bool:
     return container.state != CREATED
+
+
+def _was_killed_for_memory(state: ContainerState) -> bool:
+    """Whether the job itself was, and not only one of its processes, without which it may have gone on to its end."""
+    return state.is_out_of_memory and state.exit_code == KILLED
 
 
 @define
@@ -194,6 +222,11 @@ class Printed:
     def passed(self, chunk: bytes) -> None:
         """What was new is known."""
         self.size += len(chunk)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether both outputs have come to their ends."""
+        return self._held == END and read_report(bytes(self.report)).is_whole
 
     def _new(self, printed: bytes, *, is_last: bool) -> bytes:
         printed = self._held + printed

@@ -1,8 +1,9 @@
 """What runs in a job's container, and what it reports of itself in the end. Pure.
 
 Both outputs of a job are one stream, in the order of writing: the container's standard output. Its standard error is
-left for a small shell around the job, which reads from the container's own control group what the job has used: once
-the container is gone, nobody knows any more. The image needs no more for it than a POSIX shell.
+left for a small shell around the job, which reads from the container's own control group what the job has used, and
+from the kernel's account of its children what they have written (a control group counts only what has reached a disk
+by then): once the container is gone, nobody knows any more. The image needs no more for it than a POSIX shell.
 """
 
 from collections.abc import Sequence
@@ -31,7 +32,9 @@ report() {{ [ -r "$1" ] && while read -r key value; do echo "{_MARK} ${{2:-$key}
     echo; echo "{_MARK} ended $code"
     report $v2/cpu.stat || report /sys/fs/cgroup/cpuacct/cpuacct.usage usage_nsec
     report $v2/memory.peak memory || report $v1/memory.max_usage_in_bytes memory
+    report /proc/self/io
     report $v2/memory.events || report $v1/memory.oom_control
+    echo "{_MARK} whole 1"
 }} >&2 2>/dev/null
 exit $code
 """
@@ -68,8 +71,14 @@ class Report:
     peak_memory: int | None = None
     """Bytes."""
 
+    disk_written: int | None = None
+    """Bytes."""
+
     is_complete: bool = False
     """Whether the shell around the job was there to report, and saw the job's end."""
+
+    is_whole: bool = False
+    """Whether nothing of it is missing."""
 
     killed_for_memory: int = 0
     """So many of its processes."""
@@ -82,7 +91,9 @@ def read_report(data: bytes) -> Report:
     return Report(
         cpu_time=micro / 1e6 if micro is not None else nano / 1e9 if nano is not None else None,
         peak_memory=found.get("memory"),
+        disk_written=found.get("write_bytes:"),
         is_complete="ended" in found,
+        is_whole="whole" in found,
         killed_for_memory=found.get("oom_kill", 0),
     )
 

@@ -19,6 +19,7 @@ from executor_docker._rules import Admitted
 from executor_docker._script import BY_SIGNAL, DIRECTORY, NOT_EXECUTABLE, NOT_FOUND, PATH, Report
 from executor_docker._sizes import in_words
 from executor_docker._users import ids_of
+from fleeting import Usage
 from fleeting.archives import ArchiveRefused, Packed
 from fleeting.connectors import Sink
 from fleeting.plugins import format_duration
@@ -224,7 +225,9 @@ class Work:
 
 
 def _with_use(outcome: JobOutcome, report: Report) -> JobOutcome:
-    return evolve(outcome, cpu_time=report.cpu_time, peak_memory=report.peak_memory)
+    return outcome.with_usage(
+        Usage(cpu_time=report.cpu_time, peak_memory=report.peak_memory, disk_written=report.disk_written)
+    )
 
 
 def _exited(code: int) -> str:
