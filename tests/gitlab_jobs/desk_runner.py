@@ -11,7 +11,7 @@ from typing import Any
 import anyio
 from anyio.abc import Process
 
-from gitlab_jobs import Job, Outcome
+from gitlab_jobs import Job, Outcome, Polling
 from gitlab_jobs.client import GitLabClient, Reporting, Runner, info, reporting
 
 ABOUT: dict[str, Any] = info(
@@ -22,7 +22,8 @@ ABOUT: dict[str, Any] = info(
 async def work(url: str, token: str, directory: Path, *, at_a_time: int = 6) -> None:
     """Run jobs until somebody ends it."""
     async with GitLabClient(url) as client, anyio.create_task_group() as tasks:
-        runner = Runner(client, token, info=ABOUT)
+        polling = Polling(anyio.current_time(), check_interval=0.1)  # a user's waits, 3 s at a time, are no test's
+        runner = Runner(client, token, info=ABOUT, polling=polling)
         for number in range(at_a_time):
             place = directory / str(number)
             place.mkdir()
@@ -36,10 +37,11 @@ async def _work(runner: Runner, client: GitLabClient, place: Path) -> None:
             async with reporting(client, job, info=ABOUT) as report:
                 if await report.claim():
                     (place / str(job.id)).mkdir()
-                    await report.finish(await _run(client, job, report, place / str(job.id)))
+                    await report.finish(await run(client, job, report, place / str(job.id)))
 
 
-async def _run(client: GitLabClient, job: Job, report: Reporting, place: Path) -> Outcome:
+async def run(client: GitLabClient, job: Job, report: Reporting, place: Path) -> Outcome:
+    """Run the script of a job in a directory, with what other jobs have left, and keep what it leaves."""
     for each in job.dependencies:
         if each.artifacts_file.filename:
             await client.download(each, place / "in.zip")

@@ -57,7 +57,9 @@ def test_a_job_that_is_being_prepared_is_said_to_be_pending() -> None:
     report = Report(Trace(), 0.0, two_phase=True)
     report.trace.write(b"booting")
     assert report.request(0.0) == Update(state="pending")
+    assert not report.is_kept
     report.answered(ok(200), 0.0)
+    assert report.is_kept
     assert (report.request(14.9), report.wake) == (None, 15.0)
     assert report.request(15.0) == Update(state="pending")
     report.answered(NO_ANSWER, 20.0)
@@ -75,6 +77,7 @@ def test_a_job_that_can_run_before_an_answer_came_is_still_claimed(status: int) 
     report.start(0.1)
     report.answered(ok(status), 0.2)
     assert (report.is_claimed, report.request(0.2)) == (False, Update(state="running"))
+    assert report.is_kept is (status == 200)
 
 
 def test_a_gitlab_without_two_phases_has_given_us_the_job() -> None:

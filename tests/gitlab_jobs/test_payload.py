@@ -259,3 +259,14 @@ def test_a_payload_has_a_limit() -> None:
     """It is not parsed to find out."""
     with pytest.raises(PayloadInvalid, match="expected at most 67108864 bytes of JSON, found 67108865"):
         decode_job(b"[" * ((64 << 20) + 1))
+
+
+def test_a_job_has_its_description_as_it_was_sent() -> None:
+    """To the byte; it is no part of what the job says, nor of what is written of it."""
+    raw = b'{ "token":"t", "id" : 1, "as_sent": 1.10 }'
+    job = decode_job(raw)
+    assert job.as_sent == raw
+    assert job.extra == {"as_sent": 1.1}
+    assert job == decode_job(encode_job(job))
+    assert "as_sent" not in repr(job)
+    assert json.loads(encode_job(job))["as_sent"] == 1.1

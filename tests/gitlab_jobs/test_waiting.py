@@ -30,3 +30,18 @@ async def test_an_idle_runner_asks_at_most_twice_a_minute(tmp_path: Path) -> Non
             began = anyio.current_time()
             gitlab.enqueue(Job(id=0, token=""))
         assert anyio.current_time() - began < 1
+
+
+async def test_a_runner_that_waits_gets_a_job_that_another_one_has_left(tmp_path: Path) -> None:
+    """As soon as the time is over in which it is to be acknowledged, not with the next request."""
+    gitlab = FakeGitLab(tmp_path, acknowledgement=20.0)
+    gitlab.enqueue(Job(id=0, token=""))
+    features = info("two_phase_job_commit")
+    async with GitLabClient(URL, transport=gitlab.transport()) as client:
+        dead, runner = (Runner(client, gitlab.runner_token, info=features) for _ in range(2))
+        assert await dead.ask() is not None
+        assert await runner.ask() is None
+        job = await runner.ask()
+        assert job is not None
+        assert job.id == 2
+        assert 20.0 <= anyio.current_time() < 30.0

@@ -1,8 +1,9 @@
-"""Programs that speak GitLab's protocol and are none of ours: where they are, and what a run says of those it lacks."""
+"""Programs that speak to ours and are none of ours: where they are, and what a run says of those it lacks."""
 
 import os
 from collections import Counter
 from pathlib import Path
+from shutil import which
 
 import pytest
 from attrs import frozen
@@ -58,7 +59,21 @@ REAL_RUNNER = Peer(
     programs=(_named("GITLAB_RUNNER"),),
     is_insisted_on=False,
 )
-PEERS = (INDEPENDENT, REAL_RUNNER)
+PROMETHEUS = Peer(
+    marker="prometheus",
+    name="Prometheus",
+    remedy="apt-get install prometheus, as root",
+    programs=tuple(Path(found) if (found := which(name)) else None for name in ("prometheus", "promtool")),
+    is_insisted_on=os.environ.get(INSIST) == "required",
+)
+CHROMIUM = Peer(
+    marker="chromium",
+    name="Chromium",
+    remedy="apt-get install chromium, as root",
+    programs=tuple(Path(found) if (found := which(name)) else None for name in ("chromium",)),
+    is_insisted_on=os.environ.get(INSIST) == "required",
+)
+PEERS = (INDEPENDENT, REAL_RUNNER, PROMETHEUS, CHROMIUM)
 
 
 class Absent:

@@ -3,7 +3,8 @@
 import json
 import logging
 import ssl
-from collections.abc import Mapping
+from collections.abc import AsyncIterable, Mapping
+from contextlib import AbstractAsyncContextManager
 from http import HTTPStatus
 from importlib.metadata import version
 from pathlib import Path
@@ -18,6 +19,7 @@ from gitlab_jobs._errors import GitLabJobsError, PayloadInvalid, Refused
 from gitlab_jobs._http import Call, Http, Received
 from gitlab_jobs._job import NO_ANSWER, Answer, Request, Update
 from gitlab_jobs._json import MAX_PAYLOAD, decode_job, decode_object, is_token
+from gitlab_jobs._passing import Passing, passing
 from gitlab_jobs._payload import Artifact, Dependency, Job
 from gitlab_jobs._polling import Polled
 from gitlab_jobs._trace import Patch
@@ -241,7 +243,7 @@ class GitLabClient:
         try:
             received = await self.http.call(call)
         except GitLabJobsError as error:
-            _log.debug("no answer", extra={"job": job.id, "reason": str(error)})
+            _log.debug("no_answer", extra={"job": job.id, "reason": str(error)})
             return NO_ANSWER
         return Answer.of(received.status, received.headers)
 
@@ -264,6 +266,32 @@ class GitLabClient:
             Unreachable: GitLab, or where it sends us to, does not answer.
         """
         return await _transfers.download(self.http, dependency, to, limit=limit)
+
+    def pass_on(
+        self,
+        method: str,
+        path: str,
+        *,
+        headers: Mapping[str, str],
+        content: bytes | AsyncIterable[bytes] | None = None,
+        seconds: float,
+    ) -> AbstractAsyncContextManager[Passing]:
+        """Make a call for somebody else, once, and have its answer as it comes while the context is open.
+
+        Nothing is repeated, and no redirect is followed: that is for who asked to decide.
+
+        Args:
+            method: Of HTTP.
+            path: Below ``/api/v4/``, with its query.
+            headers: With the token, which goes to this GitLab alone.
+            content: The body, which may come piece by piece.
+            seconds: How long all of it may take.
+
+        Raises:
+            Unreachable: There was no answer, or a page for a browser instead of one.
+            Refused: A header cannot be sent.
+        """
+        return passing(self.http, method, path, headers, content, seconds=seconds)
 
     async def _ask(self, method: str, path: str, token: str, body: Mapping[str, Any], **more: Any) -> Received:  # noqa: ANN401  (a call's)
         headers = {"RUNNER-TOKEN": token, "Content-Type": "application/json", "Accept": "application/json"}

@@ -4,7 +4,7 @@ import json
 import logging
 import random
 import ssl
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Mapping
 from contextlib import aclosing, asynccontextmanager
 from datetime import UTC, datetime
 from http import HTTPStatus
@@ -99,6 +99,10 @@ class Call:
         return f"{self.method} {self.path.partition('?')[0]}"
 
 
+Observer = Callable[[str, int, float], None]
+"""Hears of each answer: the call, such as ``POST jobs/request``, its status, and after how many seconds it began."""
+
+
 class Http:
     """Calls to one GitLab."""
 
@@ -106,6 +110,9 @@ class Http:
         """Call below this address."""
         self.base = base
         self.http = http
+        self.observer: Observer | None = None
+        self.on_retry: Callable[[str], None] | None = None
+        """Hears of each call that is made again, as the observer calls it."""
 
     async def call(self, call: Call) -> Received:
         """Make a call; again if the answer is that GitLab is busy.
@@ -123,6 +130,8 @@ class Http:
             wall = datetime.now(tz=UTC).timestamp()
             seconds = seconds_to_wait(attempt, received.headers, wall=wall, random=random.random())  # noqa: S311  (no secret)
             _log.debug("busy", extra={"call": call.name, "status": received.status, "wait_s": seconds})
+            if self.on_retry is not None:
+                self.on_retry(call.name)
             await anyio.sleep(min(seconds, call.patience))
             attempt, is_repeated = attempt + 1, True
 
@@ -152,9 +161,12 @@ class Http:
             raise Refused(f"{name}: the token has a character that no header can have", status=HTTPStatus.BAD_REQUEST)
         headers = {"Accept-Encoding": "identity", **headers}
         request = self.http.build_request(method, url, headers=headers, content=content, timeout=min(seconds, IDLE))
+        begun = anyio.current_time()
         try:
             with anyio.fail_after(seconds):
                 response = await self.http.send(request, stream=True, follow_redirects=False)
+                if self.observer is not None:
+                    self.observer(name, response.status_code, anyio.current_time() - begun)
                 try:
                     yield response
                 finally:

@@ -213,6 +213,9 @@ class Report:
         self.is_canceling = is_canceling
         self.outcome = outcome and self._said(outcome)
         self.end: End | None = None
+        self.is_kept = False
+        """Whether the coordinator has said that it keeps the job for us until it is claimed."""
+
         self._sent: Request | None = None
         self._since = now  # when claiming or finishing began
         self._retry_at = now
@@ -362,6 +365,7 @@ class Report:
 
     def _said_pending(self, answer: Answer, now: float) -> None:
         """The answer to a call that said that the job is being prepared; by now it may be claimed, which is next."""
+        self.is_kept = self.is_kept or answer.status == HTTPStatus.OK
         if self.phase is Phase.PREPARING and answer.status == HTTPStatus.BAD_REQUEST:
             self._begin(Phase.CLAIMING, now)  # this GitLab knows no two phases: the job is ours already
         elif self.phase is Phase.PREPARING:

@@ -51,7 +51,7 @@ def decode_job(raw: bytes) -> Job:
     if not is_token(job.token):
         found_instead = "a character that no header can have" if job.token else "an empty string"
         raise PayloadInvalid(f"expected a token, found {found_instead} @ job.token")
-    return job
+    return attrs.evolve(job, as_sent=raw)
 
 
 def decode_object(raw: bytes) -> Json:
@@ -209,7 +209,7 @@ def _structure_mapping(converter: Converter, kind: Any) -> Callable[[object, obj
 def _structure_part(converter: Converter, kind: Any) -> Callable[[object, object], object]:  # noqa: ANN401  (a type)
     structure_known = make_dict_structure_fn(kind, converter)
     required = {each.name for each in attrs.fields(kind) if each.default is NOTHING}
-    known = {each.name for each in attrs.fields(kind)} - {"extra"}
+    known = set(_keys(kind))
 
     def structure(value: object, _: object) -> object:
         if not isinstance(value, Mapping):
@@ -222,13 +222,18 @@ def _structure_part(converter: Converter, kind: Any) -> Callable[[object, object
     return structure
 
 
+def _keys(kind: Any) -> dict[str, "attrs.Attribute[Any]"]:  # noqa: ANN401  (a type)
+    """The fields that are keys of the JSON."""
+    return {each.name: each for each in attrs.fields(kind) if each.metadata.get("is_key", True)}
+
+
 def _unstructure_part(converter: Converter, part: Any) -> dict[str, Any]:  # noqa: ANN401  (any part)
     kept: dict[str, Any] = {}
-    for each in attrs.fields(type(part)):
-        key, value = each.name, getattr(part, each.name)
+    for key, each in _keys(type(part)).items():
+        value = getattr(part, key)
         if key in _NULL_IF_EMPTY and not value:
             kept[key] = None
-        elif key != "extra" and value is not None and not (key in _OMITTED_IF_EMPTY and value == each.default):
+        elif value is not None and not (key in _OMITTED_IF_EMPTY and value == each.default):
             kept[key] = converter.unstructure(value)
     return kept | dict(part.extra)
 

@@ -14,11 +14,15 @@ Json: TypeAlias = Mapping[str, Any]
 """A JSON object as Python reads it."""
 
 
+NO_KEY = {"is_key": False}
+"""Of a field that is no key of the JSON."""
+
+
 @frozen(kw_only=True)
 class _Part:
     """What all parts of a description have."""
 
-    extra: Json = field(factory=dict, repr=False)
+    extra: Json = field(factory=dict, repr=False, metadata=NO_KEY)
     """The keys that are not known here, as they came."""
 
 
@@ -502,6 +506,9 @@ class Job(_Part):
 
     suspend_options: SuspendOptions = SuspendOptions()
     """What is kept of its environment."""
+
+    as_sent: bytes = field(default=b"", repr=False, eq=False, metadata=NO_KEY)
+    """The description as it came, byte for byte, whatever has been changed here since; empty: it was made here."""
 
     @property
     def timeout(self) -> int:

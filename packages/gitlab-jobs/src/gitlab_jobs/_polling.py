@@ -100,6 +100,11 @@ class Polling:
         return max(1, min(self._ceiling, math.ceil(self._desired)))
 
     @property
+    def wanted(self) -> float:
+        """How many requests it pays to have at a time, by what came of the last ones."""
+        return self._desired
+
+    @property
     def is_silenced(self) -> bool:
         """Whether the coordinator refused the runner so often that it is asked again only after a long time."""
         return self._refusals >= UNHEALTHY_LIMIT

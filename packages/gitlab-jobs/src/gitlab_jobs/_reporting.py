@@ -1,5 +1,6 @@
 """One job at GitLab: drives a `Report` while somebody else runs the job."""
 
+import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
@@ -9,13 +10,15 @@ from anyio.abc import TaskStatus
 from attrs import evolve
 
 from gitlab_jobs._client import GitLabClient
-from gitlab_jobs._job import End, Outcome, Phase, Report, known_reason
+from gitlab_jobs._job import NO_ANSWER, Answer, End, Outcome, Phase, Report, Request, known_reason
 from gitlab_jobs._masking import Masker
 from gitlab_jobs._payload import Job
 from gitlab_jobs._trace import Trace
 
 FAREWELL = 30.0
 """Seconds that a job has to be reported as failed when what ran it is broken off."""
+
+_log = logging.getLogger("gitlab_jobs")
 
 
 class Reporting:
@@ -31,6 +34,9 @@ class Reporting:
         self.over = anyio.Event()
         """Set when GitLab wants no more of the job, or has its end: stop whatever still runs."""
 
+        self.kept = anyio.Event()
+        """Set when GitLab has said that it keeps the job for us until it is claimed: it may go back until then."""
+
         self.is_handed_over = False
         """Whether nothing more is said of the job from here; see `hand_over`."""
 
@@ -40,6 +46,7 @@ class Reporting:
         self._masker = Masker(self._hidden, prefixes=job.features.token_mask_prefixes)
         self._claimed = anyio.Event()
         self._changed = anyio.Event()
+        self._has_failed = False
 
     def hide(self, values: Iterable[str]) -> None:
         """Hide these too in what is logged from here on: secrets that the job has beside its masked variables."""
@@ -103,14 +110,25 @@ class Reporting:
             self._changed = anyio.Event()
             request = report.request(clock())
             if request is not None:
-                report.answered(await self._client.send(self.job, request, info=self._info), clock())
+                report.answered(await self._send(request), clock())
                 self._announce()
             elif report.wake is not None:
                 with anyio.move_on_after(report.wake - clock()):
                     await self._changed.wait()
         self._announce()
 
+    async def _send(self, request: Request) -> Answer:
+        """Send it; what fails in a way that nobody foresaw is as good as lost, and is logged once for each job."""
+        try:
+            return await self._client.send(self.job, request, info=self._info)
+        except Exception:  # noqa: BLE001  (logged, and the call is made again)
+            level, self._has_failed = logging.DEBUG if self._has_failed else logging.ERROR, True
+            _log.log(level, "call_failed", exc_info=True, extra={"job": self.job.id})
+            return NO_ANSWER
+
     def _announce(self) -> None:
+        if self.report.is_kept:
+            self.kept.set()
         if self.report.is_canceling:
             self.canceling.set()
         if self.report.phase is Phase.OVER:

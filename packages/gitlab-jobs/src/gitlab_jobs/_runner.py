@@ -45,6 +45,11 @@ class Runner:
         self._trouble: str | None = None
         self._troubled_since = 0.0
 
+    @property
+    def trouble(self) -> str:
+        """Why the last request brought no answer that could be used; empty: it did."""
+        return self._trouble or ""
+
     async def turn(self) -> None:
         """Wait until a request is due; then is the time to reserve what a job would need."""
         while not self.polling.may_ask(now := anyio.current_time()):
@@ -108,7 +113,7 @@ class Runner:
             _log.info("gitlab_answers_again", extra={"after_s": round(now - self._troubled_since, 1)})
         elif trouble is not None and trouble != before:
             self._troubled_since = now if before is None else self._troubled_since
-            _log.warning("no job", extra={"reason": trouble, "status": got.polled.status})
+            _log.warning("no_job", extra={"reason": trouble, "status": got.polled.status})
 
     def _note_change(self) -> None:
         self._changed.set()

@@ -285,14 +285,22 @@ class Server:
 
     def tick(self, now: float) -> None:
         """Give jobs that nobody acknowledged to somebody else: as new jobs [GitLab: two_phase_job_commit.md]."""
-        for stored in [each for each in self.jobs.values() if each.acknowledge_by is not None]:
-            if stored.acknowledge_by is not None and now >= stored.acknowledge_by and not stored.state.is_final:
+        for stored, at in [*self._unacknowledged()]:
+            if now >= at and not stored.state.is_final:
                 self._fail(stored, "runner_provisioning_timeout")
                 stored.retried_as = self.enqueue(evolve(stored.job, token=""))
+
+    @property
+    def lapses_at(self) -> float | None:
+        """When `tick` has something to do next; None: nobody has a job that is to be acknowledged."""
+        return min((at for each, at in self._unacknowledged() if not each.state.is_final), default=None)
 
     def waiting(self) -> Iterator[Stored]:
         """Jobs that no runner has yet."""
         return (each for each in self.jobs.values() if each.state is State.PENDING and not each.has_runner)
+
+    def _unacknowledged(self) -> Iterator[tuple[Stored, float]]:
+        return ((each, each.acknowledge_by) for each in self.jobs.values() if each.acknowledge_by is not None)
 
     def _finish(self, stored: Stored, body: Mapping[str, Any], *, is_success: bool) -> Reply:
         output = body.get("output")

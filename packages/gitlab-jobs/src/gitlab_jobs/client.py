@@ -5,7 +5,8 @@ log, its life sign, its cancellation, its end.
 """
 
 from gitlab_jobs._client import Asked, GitLabClient, Registered, info
+from gitlab_jobs._passing import Passing
 from gitlab_jobs._reporting import Reporting, reporting
 from gitlab_jobs._runner import Runner
 
-__all__ = ["Asked", "GitLabClient", "Registered", "Reporting", "Runner", "info", "reporting"]
+__all__ = ["Asked", "GitLabClient", "Passing", "Registered", "Reporting", "Runner", "info", "reporting"]

@@ -25,7 +25,19 @@ from gitlab_jobs._json import decode_object, encode_job
 from gitlab_jobs._payload import Job
 from gitlab_jobs._server import Reply
 
-__all__ = ["Backend", "Reply", "Upload", "application"]
+__all__ = [
+    "MAX_BODY",
+    "MAX_PATCH",
+    "Backend",
+    "Reply",
+    "Upload",
+    "application",
+    "body_of",
+    "job_token",
+    "object_in",
+    "refuse",
+    "runner_token",
+]
 
 MAX_BODY = 1 << 20
 """Bytes of a call's JSON."""
@@ -38,6 +50,9 @@ MAX_UPLOAD = 1 << 30
 
 BODY_SECONDS, UPLOAD_SECONDS = 60.0, 3600.0
 """Within which a body, or a file, has to be here."""
+
+_LONGEST_LENGTH = 20
+"""Digits of a number of bytes that are looked at."""
 
 _NUMBER = "{number:int}"
 
@@ -113,7 +128,7 @@ def application(backend: Backend, *, prefix: str = "") -> Starlette:
     )
     return Starlette(
         routes=[Route(f"{prefix}/api/v4/{path}", handler, methods=[method]) for method, path, handler in routes],
-        exception_handlers={HTTPException: _refuse, ClientDisconnect: _nobody_listens},
+        exception_handlers={HTTPException: refuse, ClientDisconnect: _nobody_listens},
     )
 
 
@@ -141,32 +156,30 @@ class _Calls:
     async def request(self, request: Request) -> Response:
         token, body = await _runner(request)
         reply: Reply | None = None
-        async with anyio.create_task_group() as tasks:
-
-            async def hang_up() -> None:
-                while (await request.receive())["type"] != "http.disconnect":
-                    pass
+        try:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(_end_when_hung_up, request, tasks.cancel_scope)
+                reply = await self._backend.request(token, body)
                 tasks.cancel_scope.cancel()
-
-            tasks.start_soon(hang_up)
-            reply = await self._backend.request(token, body)
-            tasks.cancel_scope.cancel()
+        except BaseExceptionGroup as group:
+            raise group.exceptions[0] from None
         return _answer(reply) if reply is not None else Response(status_code=204)
 
     async def update(self, request: Request) -> Response:
         body = await _object(request)
-        return _answer(await self._backend.update(_number(request), _job_token(request, body), body))
+        return _answer(await self._backend.update(_number(request), job_token(request, body), body))
 
     async def append(self, request: Request) -> Response:
-        body = await _body(request, MAX_PATCH)
+        body = await body_of(request, MAX_PATCH)
         content_range = request.headers.get("Content-Range")
-        return _answer(await self._backend.append(_number(request), _job_token(request, {}), content_range, body))
+        return _answer(await self._backend.append(_number(request), job_token(request, {}), content_range, body))
 
     async def upload(self, request: Request) -> Response:
-        number, token = _number(request), _job_token(request, {})
+        number, token = _number(request), job_token(request, {})
         refusal = await self._backend.may_upload(number, token)
         if refusal is not None:
             return _answer(refusal)
+        _check_announced(request, MAX_UPLOAD)
         limited = Request(request.scope, _limited(request, MAX_UPLOAD))
         try:
             with anyio.fail_after(UPLOAD_SECONDS):
@@ -181,7 +194,7 @@ class _Calls:
             raise HTTPException(500, error.strerror or "the file cannot be kept") from None
 
     async def download(self, request: Request) -> Response:
-        found = await self._backend.download(_number(request), _job_token(request, {}))
+        found = await self._backend.download(_number(request), job_token(request, {}))
         if not isinstance(found, Path):
             return _answer(found)
         if not await anyio.Path(found).is_file():
@@ -208,14 +221,22 @@ def _upload(form: FormData, query: QueryParams) -> Upload:
 
 
 async def _runner(request: Request) -> tuple[str, Mapping[str, Any]]:
-    """The token of a runner, and what it says: runners up to 15 have the token in the body alone."""
+    """The token of a runner, and what it says."""
     body = await _object(request)
-    return _token(request, body, "RUNNER-TOKEN", "PRIVATE-TOKEN"), body
+    return runner_token(request, body), body
 
 
-def _job_token(request: Request, body: Mapping[str, Any]) -> str:
-    """Runners up to 17 have a job's token in the body of ``PUT`` alone."""
-    return _token(request, body, "JOB-TOKEN")
+def runner_token(request: Request, body: Mapping[str, Any]) -> str:
+    """The token of a runner, empty if there is none: runners up to 15 have it in the body alone."""
+    return _token(request, body, "RUNNER-TOKEN", "PRIVATE-TOKEN")
+
+
+def job_token(request: Request, body: Mapping[str, Any]) -> str:
+    """The token of a job, empty if there is none.
+
+    Runners up to 15 have it in the body of ``PUT`` alone, and those of 17 there and in the header of a runner's.
+    """
+    return _token(request, body, "JOB-TOKEN", "PRIVATE-TOKEN")
 
 
 def _token(request: Request, body: Mapping[str, Any], *headers: str) -> str:
@@ -231,13 +252,20 @@ def _number(request: Request) -> int:
 
 
 async def _object(request: Request) -> Mapping[str, Any]:
+    return object_in(await body_of(request, MAX_BODY))
+
+
+def object_in(body: bytes) -> Mapping[str, Any]:
+    """Read a call's JSON, which has to be an object; answers 400 if it is none."""
     try:
-        return decode_object(await _body(request, MAX_BODY))
+        return decode_object(body)
     except PayloadInvalid as error:
         raise HTTPException(400, str(error)) from None
 
 
-async def _body(request: Request, most: int) -> bytes:
+async def body_of(request: Request, most: int) -> bytes:
+    """Read a call's body; answers 413 if it has more bytes than that, 408 if it takes too long."""
+    _check_announced(request, most)
     body = bytearray()
     try:
         with anyio.fail_after(BODY_SECONDS):
@@ -249,6 +277,19 @@ async def _body(request: Request, most: int) -> bytes:
     except TimeoutError:
         raise HTTPException(408, f"expected the whole of it within {BODY_SECONDS:g} s") from None
     return bytes(body)
+
+
+def _check_announced(request: Request, most: int) -> None:
+    """Refuse what is too large before any of it is read."""
+    announced = request.headers.get("Content-Length", "")
+    if announced.isascii() and announced.isdigit() and (len(announced) > _LONGEST_LENGTH or int(announced) > most):
+        raise HTTPException(413, f"expected at most {most} bytes, found {announced[:_LONGEST_LENGTH]}")
+
+
+async def _end_when_hung_up(request: Request, scope: anyio.CancelScope) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+    scope.cancel()
 
 
 def _limited(request: Request, most: int) -> Callable[[], Awaitable[Any]]:
@@ -277,7 +318,8 @@ def _answer(reply: Reply) -> Response:
     return Response(status_code=reply.status, headers=headers)
 
 
-async def _refuse(_: Request, error: Exception) -> Response:
+async def refuse(_: Request, error: Exception) -> Response:
+    """Answer as GitLab does to what it does not take."""
     status = error.status_code if isinstance(error, HTTPException) else 500
     detail = error.detail if isinstance(error, HTTPException) else ""
     return JSONResponse({"message": f"{status} {detail}"}, status)

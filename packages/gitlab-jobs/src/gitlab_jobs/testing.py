@@ -3,6 +3,7 @@
 It is an ASGI application, for a server or for `FakeGitLab.transport`, which needs none. It needs the extra ``server``.
 """
 
+import math
 import secrets
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
@@ -232,9 +233,15 @@ class FakeGitLab:
     async def _held(self, reply: Reply, known: str | None, ask: Callable[[], Reply]) -> Reply:
         with anyio.move_on_after(self.long_poll):
             while reply.status == 204 and known is not None and not self.server.has_changed(known):  # noqa: PLR2004
-                await self._changed.wait()
+                await self._changed_or_lapsed()
                 reply = ask()
         return reply
+
+    async def _changed_or_lapsed(self) -> None:
+        """Wait for something to happen: also that nobody has acknowledged a job, which is for others then."""
+        lapses_at = self.server.lapses_at
+        with anyio.move_on_at(math.inf if lapses_at is None else lapses_at):
+            await self._changed.wait()
 
     async def update(self, number: int, token: str, body: Mapping[str, Any]) -> Reply:
         """``PUT jobs/:id``."""
