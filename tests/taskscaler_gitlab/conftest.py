@@ -8,7 +8,7 @@ import pytest
 from tests.taskscaler_gitlab.projects import SHELLS, Project, Server, Slot, serving
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")  # not a module's: stories, which come between its tests, would end it each time
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """A git server for all tests here."""
     with serving(tmp_path_factory.mktemp("git") / "server") as running:

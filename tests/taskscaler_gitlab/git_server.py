@@ -2,7 +2,8 @@
 
 Given a file with a certificate and its key beside the directory, it speaks TLS. It prints its port, and ends when its
 standard input does. Beside the repositories are files: `tokens`, one good token a line; `requests`, a line for each;
-and `seen`, the arguments of all processes of this machine while it answers one, which is while some git waits for it.
+and if it is there, `seen`, the arguments of all processes of this machine while it answers one, which is while some git
+waits for it.
 """
 
 import base64
@@ -15,6 +16,10 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import ClassVar
 from urllib.parse import unquote, urlsplit
+
+_DIRECTORY = subprocess.run(["git", "--exec-path"], capture_output=True, check=True, text=True).stdout.strip()  # noqa: S607
+BACKEND = f"{_DIRECTORY}/git-http-backend"
+"""What `git http-backend` would run, in one process less."""
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -68,6 +73,8 @@ class Handler(BaseHTTPRequestHandler):
     def _note(self, who: str) -> None:
         with (self.root / "requests").open("a") as file:
             file.write(f"{self.command} {self.path} {who} {self.headers.get('User-Agent')}\n")
+        if not (self.root / "seen").exists():
+            return
         with (self.root / "seen").open("ab") as file:
             for process in Path("/proc").glob("[0-9]*/cmdline"):
                 try:
@@ -95,7 +102,7 @@ class Handler(BaseHTTPRequestHandler):
             "GIT_PROTOCOL": self.headers.get("Git-Protocol", ""),
             "REMOTE_ADDR": "127.0.0.1",
         }
-        done = subprocess.run(["git", "http-backend"], input=body, env=environment, capture_output=True, check=False)  # noqa: S607
+        done = subprocess.run([BACKEND], input=body, env=environment, capture_output=True, check=False)
         return done.stdout or b"Status: 500\r\n\r\n"
 
 

@@ -53,10 +53,15 @@ class Server:
         """What it was asked."""
         return (self.root / "requests").read_text().splitlines()
 
-    @property
-    def seen(self) -> bytes:
-        """The arguments of all processes while it was asked."""
-        return (self.root / "seen").read_bytes()
+    @contextmanager
+    def watching(self) -> Iterator[Path]:
+        """Have a file that gets the arguments of all processes whenever it is asked, while the body runs."""
+        seen = self.root / "seen"
+        seen.touch()
+        try:
+            yield seen
+        finally:
+            seen.unlink()
 
     def allow(self, token: str) -> None:
         """Take another token for a good one."""

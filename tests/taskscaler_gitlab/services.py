@@ -8,7 +8,7 @@ from typing import Any
 import anyio
 from attrs import define, evolve, field
 
-from fleeting import LoopClock, MemoryJournal
+from fleeting import Clock, LoopClock, MemoryJournal, Usage
 from fleeting.testing import FakeCloud, FakeGroup
 from gitlab_jobs import Features, Job, JobInfo, Outcome
 from gitlab_jobs.client import GitLabClient, Reporting
@@ -16,8 +16,10 @@ from gitlab_jobs.testing import URL, FakeGitLab
 from taskscaler import Lease, Pool, Taskscaler
 from taskscaler.executors import Executor
 from taskscaler.executors.instance import InstanceConfig, InstanceExecutor
-from taskscaler_gitlab import read_config
+from taskscaler.observers.metrics import Metrics
+from taskscaler_gitlab import RunnerSettings, read_config
 from taskscaler_gitlab._service import RunnerService
+from taskscaler_gitlab._view import JobView
 
 PATIENCE = 12.0
 """Seconds after which a test gives up."""
@@ -29,7 +31,7 @@ check_interval = 1
 name = "desk"
 url = "{url}"
 token = "{token}"
-executor = "instance"
+executor = "{kind}"
 {more}
 [runners.autoscaler]
 plugin = "local"
@@ -44,6 +46,22 @@ async def succeed(job: Job, _: Lease, report: Reporting) -> Outcome:
     return Outcome(is_success=True)
 
 
+class Held:
+    """A script that runs until it is let go."""
+
+    def __init__(self) -> None:
+        """Begin."""
+        self.go = anyio.Event()
+        self.begun = anyio.Event()
+
+    async def __call__(self, job: Job, lease: Lease, report: Reporting) -> Outcome:
+        """Wait."""
+        self.begun.set()
+        report.log(b"it runs\n")
+        await self.go.wait()
+        return Outcome(is_success=True)
+
+
 @define
 class Scripted:
     """Runs jobs as a function says, and knows which have begun."""
@@ -55,7 +73,12 @@ class Scripted:
     runs: list[tuple[int, str]] = field(factory=list)
     """The numbers of jobs, and the names of their tries."""
 
+    given: list[tuple[int, RunnerSettings, Executor]] = field(factory=list)
+    """The numbers of jobs, and what they were run with."""
+
     abandoned: list[Path] = field(factory=list)
+    usage: Usage = field(default=Usage())
+    """What each job has used."""
 
     async def run(self, job: Job, lease: Lease, reporting: Reporting, **more: Any) -> Outcome:  # noqa: ANN401
         """See `Runs.run`."""
@@ -64,6 +87,7 @@ class Scripted:
             (directory / "run").mkdir(exist_ok=True)
             (directory / "run" / "begun").touch()
         self.runs.append((job.id, more["name"]))
+        self.given.append((job.id, more["settings"], more["executor"]))
         return await self.script(job, lease, reporting)
 
     async def abandon(self, executor: Executor, lease: Lease, *, directory: Path) -> None:
@@ -78,6 +102,10 @@ class Scripted:
         """See `Runs.has_begun`."""
         return (directory / "run" / "begun").exists()
 
+    def usage_of(self, directory: Path) -> Usage:
+        """See `Runs.usage_of`."""
+        return self.usage
+
 
 @define
 class Bench:
@@ -88,6 +116,13 @@ class Bench:
     gitlab: FakeGitLab
     said: list[str]
     tasks: anyio.abc.TaskGroup
+
+    @property
+    def first(self) -> JobView:
+        """The first of the jobs that are not over."""
+        view = self.service.jobs[0]
+        assert isinstance(view, JobView)
+        return view
 
     async def until(self, is_so: Callable[[], bool], *, patience: float = PATIENCE) -> None:
         """Wait until something is so; looks again and again."""
@@ -123,13 +158,18 @@ async def serving(
     concurrent: int = 4,
     more: str = "",
     executor: Executor | None = None,
+    kind: str = "instance",
     leaves: bool = True,
     url: str = URL,
+    client: GitLabClient | None = None,
+    clock: Clock | None = None,
+    metrics: Metrics | None = None,
     **pool: Any,  # noqa: ANN401  (a pool's settings)
 ) -> AsyncIterator[Bench]:
     """Run a runner while the body runs; then it leaves its jobs, or is as good as killed."""
     path = here / "config.toml"
-    path.write_text(FILE.format(url=url, token=token or gitlab.runner_token, concurrent=concurrent, more=more))
+    given = token or gitlab.runner_token
+    path.write_text(FILE.format(url=url, token=given, concurrent=concurrent, more=more, kind=kind))
     said: list[str] = []
     service = RunnerService(
         read_config(path),
@@ -137,7 +177,8 @@ async def serving(
         here / "jobs",
         is_kept=journal is not None,
         say=said.append,
-        client=GitLabClient(URL, transport=gitlab.transport()),
+        client=client or GitLabClient(URL, transport=gitlab.transport()),
+        metrics=metrics,
         runs=runs or Scripted(),
     )
     group = FakeGroup(cloud or FakeCloud())
@@ -148,9 +189,10 @@ async def serving(
         journal=journal,
         delete_instances_on_shutdown=False,
         keep_instance_with_acquisitions=True,
+        observers=[] if metrics is None else [metrics],
     )
     async with scaler, anyio.create_task_group() as tasks:
-        await service.take_up(scaler, LoopClock())
+        await service.take_up(scaler, clock or LoopClock())
         tasks.start_soon(service.run)
         yield Bench(service, scaler, gitlab, said, tasks)
         if leaves:
@@ -164,4 +206,4 @@ def numbers(jobs: Sequence[Any]) -> list[str]:
     return [job.id for job in jobs]
 
 
-__all__ = ["Bench", "Scripted", "a_job", "evolve", "numbers", "serving", "succeed"]
+__all__ = ["Bench", "Held", "Scripted", "a_job", "evolve", "numbers", "serving", "succeed"]

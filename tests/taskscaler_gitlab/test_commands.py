@@ -9,13 +9,23 @@ from anyio import to_thread
 from attrs import define
 from click.testing import CliRunner, Result
 
+from fleeting import LoopClock
+from fleeting.groups.local import LocalConfig, LocalGroup
 from gitlab_jobs import Refused, Unreachable
 from gitlab_jobs.coordinator import Reply
 from gitlab_jobs.testing import FakeGitLab, Fault
+from taskscaler import Pool, Taskscaler
+from taskscaler.serve import read_fleet_file
 from taskscaler_gitlab import read_config
 from taskscaler_gitlab._gitlab import said
+from taskscaler_gitlab._record import KEYS, JobDirectory, Record, hold
 from taskscaler_gitlab.cli import main
+from taskscaler_gitlab.cli._run import directory_of
+from taskscaler_gitlab.relay import DeliveryDirectory
+from taskscaler_gitlab.relay._deliveries import record_of
 from tests.gitlab_jobs.serving import served
+from tests.taskscaler_gitlab import stand_in
+from tests.taskscaler_gitlab.services import a_job
 
 pytestmark = pytest.mark.anyio
 
@@ -32,6 +42,12 @@ plugin_config = {{ directory = "{here}/fleet" }}
 [runners.autoscaler.state_storage]
 enabled = true
 dir = "{here}/state"
+"""
+
+KEPT_IDLE = """
+[[runners.autoscaler.policy]]
+idle_count = 1
+idle_time = "1h"
 """
 
 
@@ -94,6 +110,98 @@ async def test_check_says_what_is_wrong(bench: Bench) -> None:
     assert (done.exit_code, "did you mean `concurrent`?" in done.output) == (2, True)
 
 
+async def test_a_canary_runs_as_gitlabs_jobs_do(bench: Bench) -> None:
+    """On an instance, by whatever runs jobs; GitLab never hears of it."""
+    done = await bench.command("check", bench.path, "--canary")
+    assert done.exit_code == 0, done.output
+    assert "ok: canary: ran on default-" in done.output
+    assert bench.gitlab.calls["request"] == 0
+    program = stand_in.made(bench.here)
+    sidecar = f'[runners.taskscaler]\nrun_with = "sidecar"\n[runners.taskscaler.sidecar]\nbinary = "{program}"\n'
+    bench.path.write_text(bench.path.read_text() + sidecar)
+    done = await bench.command("check", bench.path, "--canary")
+    assert done.exit_code == 0, done.output
+    assert (
+        f'sidecars: jobs run with the executor "shell" of a gitlab-runner: on each instance as {program}' in done.output
+    )
+    assert "ok: canary: ran on default-" in done.output
+
+
+async def test_a_canary_leaves_the_instances_of_the_runner(bench: Bench) -> None:
+    """Without state_storage, too, where the runner keeps a journal all the same: the second finds that of the first."""
+    text = bench.path.read_text().partition("[runners.autoscaler.state_storage]")[0]
+    bench.path.write_text(text.replace('plugin = "local"', 'plugin = "local"\nmax_instances = 1') + KEPT_IDLE)
+    ran_on = []
+    for _ in range(2):
+        done = await bench.command("check", bench.path, "--canary")
+        assert done.exit_code == 0, done.output
+        ran_on.append(done.output.partition("ok: canary: ran on ")[2].partition(",")[0])
+    assert ran_on[0] == ran_on[1] != ""
+
+
+async def test_a_canary_removes_no_instances_that_it_does_not_know(bench: Bench) -> None:
+    """They may be those of a GitLab Runner that runs with the same file: it says that they are there, and ends."""
+    async with Taskscaler(
+        Pool(LocalGroup(LocalConfig(directory=str(bench.here / "fleet")))), delete_instances_on_shutdown=False
+    ) as scaler:
+        lease = await scaler.acquire_lease("somebody's")
+        lease.release()
+    done = await bench.command("check", bench.path, "--canary")
+    assert done.exit_code == 1, done.output
+    assert "the group already holds 1 instance unknown to the journal" in done.output
+    more = 'plugin = "local"\nmax_instances = 1\npreexisting = "adopt"'
+    adopting = bench.path.read_text().replace('plugin = "local"', more)
+    bench.path.write_text(adopting + KEPT_IDLE)
+    done = await bench.command("check", bench.path, "--canary")
+    assert done.exit_code == 0, done.output
+    assert f"ok: canary: ran on {lease.instance}," in done.output
+
+
+@pytest.mark.parametrize("left", ["a lock", "a job", "a delivery"])
+async def test_a_canary_is_refused_where_the_runner_has_jobs(bench: Bench, left: str) -> None:
+    """One that runs, or was stopped while jobs ran: nothing is begun, and one sentence says what to do."""
+    fleet = read_fleet_file(bench.path)
+    directory = directory_of(read_config(bench.path), fleet)
+    with hold(directory) as lock:
+        job = a_job()
+        if left == "a job":
+            of = JobDirectory.of(directory / "jobs", "0" * 12, 7, f"{KEYS}{'0' * 12}")
+            of.begin(job, Record(key=of.key, prefix=of.path.name, taken_at=0.0))
+        elif left == "a delivery":
+            key = f"{KEYS}{'0' * 12}"
+            made = DeliveryDirectory.of(directory / "deliveries", "0" * 12, 7, key)
+            made.note(record_of(job, key=key, prefix="0" * 12, now=0.0, keeps_token=False))
+        if left != "a lock":
+            lock.close()
+        done = await bench.command("check", bench.path, "--canary")
+    assert done.exit_code == 1, done.output
+    said = "stop that one first" if left == "a lock" else "the runner has 1 unfinished job in"
+    assert said in done.output
+    assert not [*(bench.here / "fleet").glob("*/instances/*")]
+
+
+async def test_a_canary_is_refused_where_a_lease_outlived_its_holder(bench: Bench) -> None:
+    """What runs there is not known to the runner's notes, and is not ended by a check."""
+    async with read_fleet_file(bench.path).scaler(LoopClock(), []) as scaler:
+        lease = await scaler.acquire_lease("gitlab/0123456789ab", persistent=True)
+        lease.detach()
+    done = await bench.command("check", bench.path, "--canary")
+    assert done.exit_code == 1, done.output
+    assert "1 lease on the fleet, such as gitlab/0123456789ab, may have work that runs on" in done.output
+    async with read_fleet_file(bench.path).scaler(LoopClock(), []) as scaler:
+        assert [(each.key, each.instance) for each in scaler.detached] == [("gitlab/0123456789ab", lease.instance)]
+
+
+async def test_a_canary_that_fails_says_why(bench: Bench) -> None:
+    """With the end of its log."""
+    sidecar = '[runners.taskscaler]\nrun_with = "sidecar"\n[runners.taskscaler.sidecar]\nbinary = "/nowhere"\n'
+    bench.path.write_text(bench.path.read_text() + sidecar)
+    done = await bench.command("check", bench.path, "--canary")
+    assert done.exit_code == 1, done.output
+    assert "error: the canary failed (runner_system_failure); its log ends with" in done.output
+    assert "/nowhere does not run on" in done.output
+
+
 async def test_a_runner_is_registered_into_a_file(bench: Bench) -> None:
     """A new one, or beside those that are there; its token is not in the output, and the file is for its user alone."""
     path = bench.here / "new.toml"
@@ -134,6 +242,13 @@ async def test_a_runner_is_taken_off_gitlab(bench: Bench) -> None:
     done = await bench.command("unregister", bench.path)
     assert done.exit_code == 0, done.output
     assert bench.path.read_text() == before
+
+
+async def test_a_wrong_place_for_metrics_is_one_line(bench: Bench) -> None:
+    """It is refused before anything begins, as every wrong argument."""
+    done = await bench.command("run", bench.path, "--metrics", "nowhere")
+    assert (done.exit_code, done.output.count("\n")) == (2, 1)
+    assert done.output.startswith("error: --metrics: 'nowhere' is not HOST:PORT")
 
 
 async def test_help_names_every_command(bench: Bench) -> None:

@@ -7,6 +7,7 @@ import pytest
 from fleeting import ConfigError
 from taskscaler.executors import find_executor
 from taskscaler_gitlab import ServiceConfig, read_config
+from taskscaler_gitlab.cli._check import notes_of
 
 FLEET = """
 [runners.autoscaler]
@@ -54,6 +55,7 @@ tls-ca-file = "ca.pem"
 unhealthy_interval = "60s"
 [runners.feature_flags]
 FF_X = true
+FF_SCRIPT_SECTIONS = true
 [runners.cache]
 Type = "s3"
 Path = "p"
@@ -76,6 +78,10 @@ disable_entrypoint_overwrite = false
 placements = 5
 cache_on_manager = "/var/cache/ci"
 """
+
+
+SIDECARS = LEAST + "[runners.taskscaler]\nrun_with = 'sidecar'\n[runners.taskscaler.sidecar]\n"
+URL_ALONE = LEAST + "[runners.taskscaler]\nrun_with = 'sidecar'\nreach = 'url'\n"
 
 
 def read(here: Path, text: str, **more: str) -> ServiceConfig:
@@ -118,6 +124,7 @@ def test_a_whole_file_is_read_as_it_is(tmp_path: Path) -> None:
     assert (runner.ca_chain, runner.tls_ca_file) == ("a chain", str(tmp_path / "ca.pem"))
     assert dict(runner.variables) == {"A": "b", "C": "d=e"}
     assert (runner.cache.path, runner.cache.shared) == ("p", True)
+    assert runner.feature_flags["FF_SCRIPT_SECTIONS"]
     assert (docker.kept, docker.binds, docker.pull_policy) == (
         ("/cache",),
         ("/host:/inside:ro",),
@@ -125,17 +132,48 @@ def test_a_whole_file_is_read_as_it_is(tmp_path: Path) -> None:
     )
     assert (runner.taskscaler.placements, runner.taskscaler.cache_on_manager) == (5, "/var/cache/ci")
     assert config.ignored == (
-        "listen_address",
         "connection_max_age",
         "session_server",
         "runners.id",
         "runners.unhealthy_interval",
-        "runners.feature_flags",
         "runners.cache.s3",
         "runners.docker.tls_verify",
         "runners.docker.disable_entrypoint_overwrite",
+        "runners.feature_flags.FF_X",
     )
     assert [sentence for sentence in config.unsupported if "object storage" in sentence]
+
+
+@pytest.mark.parametrize(("executor", "warned"), [("shell", True), ("custom", True), ("docker", False)])
+def test_keys_of_caches_that_jobs_can_read_are_warned_of(tmp_path: Path, executor: str, *, warned: bool) -> None:
+    """Jobs on the instance itself are the user whose file has them; those in containers are not."""
+    more = f'executor = "{executor}"\n[runners.cache]\nType = "s3"\n[runners.cache.s3]\nAccessKey = "a"\n'
+    notes = notes_of(read(tmp_path, SIDECARS + more + 'SecretKey = "planted-secret"\n' + FLEET))
+    assert [each.split(",")[0] for each in notes if each.startswith("warning")] == (
+        ["warning: jobs can read runners.cache.s3.SecretKey"] if warned else []
+    )
+    assert "planted-secret" not in "".join(notes)
+    assert not [each for each in notes_of(read(tmp_path, SIDECARS + more + FLEET)) if each.startswith("warning")]
+
+
+def test_sidecars_get_what_the_file_says_of_jobs(tmp_path: Path) -> None:
+    """All of it, as it is, and what is meant for them alone; nothing of it is ignored, and nothing says who we are."""
+    (tmp_path / "ca.pem").write_text("a chain")
+    more = 'run_with = "sidecar"\n[runners.taskscaler.sidecar]\nbinary = "/g"\noutput_limit = 1\n'
+    more += "[runners.taskscaler.sidecar.feature_flags]\nFF_TIMESTAMPS = true\n"
+    config = read(tmp_path, WHOLE + more + FLEET)
+    sidecar = config.runner.taskscaler.sidecar
+    assert (sidecar.binary, sidecar.executor) == ("/g", "docker")
+    passed = sidecar.passed
+    assert (passed["output_limit"], passed["feature_flags"]) == (1, {"FF_TIMESTAMPS": True})
+    assert passed["cache"]["s3"] == {"BucketName": "b"}
+    assert passed["docker"]["tls_verify"] is False
+    assert not {"token", "url", "name", "id", "executor", "limit", "autoscaler", "taskscaler", "tls-ca-file"} & set(
+        passed
+    )
+    assert config.ignored == ("connection_max_age", "session_server")
+    assert not [sentence for sentence in config.unsupported if "object storage" in sentence]
+    assert read(tmp_path, SIDECARS + FLEET).runner.taskscaler.sidecar.executor == "shell"
 
 
 def test_docker_settings_are_those_of_the_executor(tmp_path: Path) -> None:
@@ -172,7 +210,22 @@ def test_docker_settings_are_those_of_the_executor(tmp_path: Path) -> None:
         (LEAST + 'tls-ca-file = "none.pem"', "runners[0].tls-ca-file: "),
         (LEAST + 'tls-cert-file = "config.toml"', "expected tls-cert-file and tls-key-file, or neither of them"),
         (LEAST + "[runners.taskscaler]\nplacement = 3", "did you mean `placements`?"),
-        (LEAST + "[runners.taskscaler]\nrun_with = 'sidecar'", 'runners[0].taskscaler.run_with: expected "own"'),
+        (
+            LEAST + "[runners.taskscaler]\nrun_with = 'both'",
+            'runners[0].taskscaler.run_with: expected one of "own", "sidecar"',
+        ),
+        (SIDECARS + "upload = '/nowhere/b'", 'runners[0].taskscaler.sidecar.upload: "/nowhere/b" is not a file'),
+        (
+            SIDECARS + "binary = '/a'\nupload = '/bin/sh'",
+            "sidecar.binary: expected nothing, if upload brings the program",
+        ),
+        (SIDECARS + "upload = 'b'", "runners[0].taskscaler.sidecar.upload: expected an absolute path"),
+        (SIDECARS + "uplaod = '/b'", "did you mean `upload`?"),
+        (SIDECARS + "token = 't'", "runners[0].taskscaler.sidecar.token: this is the service's own"),
+        (URL_ALONE + "advertise_url = 'http://x'", "runners[0].taskscaler.listen: expected the address and port"),
+        (URL_ALONE + "listen = '[::]:8930'", "runners[0].taskscaler.advertise_url: expected the address at which"),
+        (URL_ALONE + "listen = '8930'", "runners[0].taskscaler.listen: expected an address of this machine and a port"),
+        (URL_ALONE + "advertise_url = 'x'", "runners[0].taskscaler.advertise_url: expected an address such as"),
         (LEAST + "[runners.cache]\nType = 'floppy'", "runners[0].cache.Type: expected"),
         (LEAST + "[runners.docker]\nimages = 'a'", "did you mean `image`?"),
         (LEAST + "[runners.docker]\ncpus = 'many'", "runners[0].docker.cpus: expected a number of CPUs"),

@@ -124,6 +124,22 @@ async def test_a_cache_is_kept_in_a_volume(desk: Desk) -> None:
     assert "\nwarm\n" in desk.log(second), (desk.log(first), desk.log(second))
 
 
+async def test_directories_of_the_instance_where_builds_and_caches_are(docker: Daemon, tmp_path: Path) -> None:
+    """They take the place of the volumes; since all slots see them, each slot has a part of its own for builds."""
+    for name in ("builds", "caches"):
+        (tmp_path / name).mkdir(mode=0o777)
+    settings = settings_of(volumes=(f"{tmp_path}/builds:/builds", f"{tmp_path}/caches:/cache/"))
+    cache = (Cache(key="k", paths=("kept",), policy="pull-push", when="on_success"),)
+    async with desk_on(
+        tmp_path, lambda: executor_of(docker, settings, tmp_path), executor="docker-autoscaler", docker=settings
+    ) as desk:
+        job = await desk.run(script("pwd; mkdir kept; echo warm > kept/f", cache=cache))
+        assert job.state.value == "success", desk.log(job)
+        assert "\n/builds/012345678/0/project-7\n" in desk.log(job), desk.log(job)
+    assert list((tmp_path / "caches").rglob("cache.tar"))
+    assert (tmp_path / "builds/012345678/0/project-7/kept/f").read_text() == "warm\n"
+
+
 async def test_sources_that_no_git_can_fetch(desk: Desk, tmp_path: Path) -> None:
     """An image without git fails the job, and the log says what is missing."""
     job = await desk.run(with_sources(script("echo no"), tmp_path))

@@ -53,15 +53,22 @@ async def test_a_job_with_all_that_jobs_have(desk: Desk) -> None:
     assert "\n1\n1\n" in desk.log(second)
 
 
+def has_ended(shell: Path) -> bool:
+    """Whether the shell that wrote its number down is no more."""
+    return not Path(f"/proc/{shell.read_text().strip()}").exists()
+
+
 async def test_a_job_is_canceled_and_outlives_its_manager(desk: Desk, tmp_path: Path) -> None:
     """Its script is stopped, the manager is killed in what comes after it, and the next one has the whole log."""
-    begun, late, go = (tmp_path / name for name in ("begun", "late", "go"))
+    begun, late, go, shell = (tmp_path / name for name in ("begun", "late", "go", "shell"))
     wait = f"touch {late}; until [ -e {go} ]; do sleep 0.05; done"
-    taken = await desk.take(script(f"echo script; touch {begun}; sleep 1000", after=["echo after", wait, "echo end"]))
+    lines = f"echo script; echo $$ > {shell}; touch {begun}; sleep 1000"
+    taken = await desk.take(script(lines, after=["echo after", wait, "echo end"]))
 
     async def cancel_and_stop(job: Job, report: Reporting) -> None:
         await cancels_at(begun)(job, report)
         await seen(late)
+        assert has_ended(shell)
         raise Stopped
 
     with anyio.fail_after(60):

@@ -10,13 +10,12 @@ import anyio
 import pytest
 from attrs import define, evolve, field
 
-from fleeting.connectors import Sink
 from gitlab_jobs import Artifact, Cache, Dependency, Job, Variable
 from gitlab_jobs.client import GitLabClient, Reporting
-from taskscaler.executors import JobOutcome, JobSpec, Leased
 from taskscaler.executors.instance import InstanceExecutor
 from tests.fleeting.local_agents import POLL
 from tests.taskscaler_gitlab.desks import Desk, Stopped, after, desk_on, leaving, script
+from tests.taskscaler_gitlab.passing_on import PassesOn
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -53,43 +52,14 @@ class Fuse:
 
 
 @define
-class Fused:
+class Fused(PassesOn):
     """An executor, and a fuse around what it does."""
 
-    inner: InstanceExecutor
     fuse: Fuse
 
-    async def run(self, job: JobSpec, lease: Leased, *, output: Sink, artifacts: Path) -> JobOutcome:
-        """See `Executor.run`."""
-        return await self.inner.run(job, lease, output=output, artifacts=artifacts)
-
-    async def start(self, job: JobSpec, lease: Leased, *, name: str) -> None:
-        """See `Reattaches.start`."""
-        await self.fuse.around(lambda: self.inner.start(job, lease, name=name))
-
-    async def attach(
-        self,
-        job: JobSpec,
-        lease: Leased,
-        *,
-        name: str,
-        offset: int = 0,
-        elapsed: float = 0.0,
-        output: Sink,
-        artifacts: Path,
-    ) -> JobOutcome:
-        """See `Reattaches.attach`."""
-
-        async def attach() -> JobOutcome:
-            return await self.inner.attach(
-                job, lease, name=name, offset=offset, elapsed=elapsed, output=output, artifacts=artifacts
-            )
-
-        return await self.fuse.around(attach)
-
-    async def end(self, lease: Leased, *, name: str) -> None:
-        """See `Reattaches.end`."""
-        await self.fuse.around(lambda: self.inner.end(lease, name=name))
+    async def around(self, do: Callable[[], Awaitable[T]]) -> T:
+        """See `Fuse.around`."""
+        return await self.fuse.around(do)
 
 
 class FusedClient(GitLabClient):
@@ -114,7 +84,7 @@ async def desk(tmp_path: Path) -> AsyncIterator[Desk]:
 
 
 @pytest.mark.parametrize("is_canceled", [False, True], ids=["whole", "canceled"])
-async def test_every_manager_is_killed_once(desk: Desk, request: pytest.FixtureRequest, *, is_canceled: bool) -> None:
+async def test_every_manager_is_killed_once(desk: Desk, *, is_canceled: bool, full: bool) -> None:
     """The script runs once, the log is whole, and artifacts are there, wherever managers are killed."""
     first = await desk.run(script("echo given > given", artifacts=(leaving("given"),)))
     wait = f"touch {desk.home}/begun-$N; sleep 1000" if is_canceled else ":"
@@ -128,7 +98,7 @@ async def test_every_manager_is_killed_once(desk: Desk, request: pytest.FixtureR
         dependencies=after(first.job),
     )
     logs = set()
-    for count, left in enumerate(range(1, MOST, 1 if request.config.getoption("--full") else 4), start=1):
+    for count, left in enumerate(range(1, MOST, 1 if full else 4), start=1):
         number = Variable(key="N", value=str(first.job.id + count))
         taken = await desk.take(evolve(job, variables=(*job.variables, number)))
         assert taken.id == first.job.id + count

@@ -18,6 +18,7 @@ ALL = st.builds(
     request_limit=st.integers(1, 9),
     waits_for_slot=st.booleans(),
     is_draining=st.booleans(),
+    trouble=st.sampled_from(["", "no answer"]),
     silent_for=st.floats(0, 4000),
 )
 
@@ -30,6 +31,7 @@ ALL = st.builds(
         (evolve(IDLE, requests=2), "2 requests are open, each with a slot reserved"),
         (evolve(IDLE, jobs=4), "4 of at most 4 jobs; no more are asked for, because of concurrent = 4"),
         (evolve(IDLE, jobs=2, limit=2), "because of limit = 2 in [[runners]]"),
+        (evolve(IDLE, trouble="503"), "GitLab does not answer as it should, and requests are repeated (503)"),
         (evolve(IDLE, waits_for_slot=True), "until the fleet has a slot to reserve"),
         (evolve(IDLE, is_draining=True), "because the daemon is ending"),
         (evolve(IDLE, silent_for=60.0), "three times in a row, it is asked again in 1m"),

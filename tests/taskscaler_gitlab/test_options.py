@@ -62,12 +62,13 @@ def test_what_git_is_asked_for(name: str, value: str, field: str, expected: obje
         ("GET_SOURCES_ATTEMPTS", "3", "get_sources_attempts", 3),
         ("RESTORE_CACHE_ATTEMPTS", "10", "restore_cache_attempts", 10),
         ("ARTIFACT_DOWNLOAD_ATTEMPTS", "2", "artifact_download_attempts", 2),
-        ("EXECUTOR_JOB_SECTION_ATTEMPTS", "2", "executor_job_section_attempts", 2),
         ("AFTER_SCRIPT_IGNORE_ERRORS", "false", "after_script_ignore_errors", False),
         ("RUNNER_SCRIPT_TIMEOUT", "1m30s", "script_timeout", 90.0),
         ("RUNNER_AFTER_SCRIPT_TIMEOUT", "10m", "after_script_timeout", 600.0),
         ("RUNNER_AFTER_SCRIPT_TIMEOUT", "0s", "after_script_timeout", 300.0),
         ("CI_DEBUG_TRACE", "true", "debug_trace", True),
+        ("ARTIFACT_COMPRESSION_LEVEL", "slowest", "artifact_compression", "slowest"),
+        ("FF_SCRIPT_SECTIONS", "1", "script_sections", True),
     ],
 )
 def test_what_else_is_asked_for(name: str, value: str, field: str, expected: object) -> None:
@@ -80,6 +81,12 @@ def test_what_else_is_asked_for(name: str, value: str, field: str, expected: obj
     ("name", "value", "line"),
     [
         ("GIT_STRATEGY", "Clone", "expected one of clone, fetch, none, empty, found 'Clone'; clone is used instead"),
+        ("FF_SCRIPT_SECTIONS", "on", "expected true or false, found 'on'; false is used instead"),
+        (
+            "ARTIFACT_COMPRESSION_LEVEL",
+            "9",
+            "expected one of fastest, fast, default, slow, slowest, found '9'; default is used instead",
+        ),
         ("GIT_CHECKOUT", "yes", "expected true or false, found 'yes'; true is used instead"),
         ("GIT_SUBMODULE_DEPTH", "1_0", "expected a number, found '1_0'; 0 is used instead"),
         ("GIT_SUBMODULE_DEPTH", "9" * 99, f"expected a number, found '{'9' * 60}…'; 0 is used instead"),

@@ -8,8 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fleeting.plugins import one_line
 from gitlab_jobs import Job, JobInfo, Outcome
 from taskscaler_gitlab._expiry import keep_token, may_keep, parse_time, renew_at, with_token
+from taskscaler_gitlab._finished import Finished, finished, keep
+from taskscaler_gitlab._keeping import Kept
 from taskscaler_gitlab._record import JobDirectory, Record, Stage, found
 from taskscaler_gitlab._system_id import system_id
 
@@ -46,15 +49,64 @@ def test_a_job_is_found_again_and_nobody_else_reads_it(tmp_path: Path) -> None:
     assert modes == {"7-a": 0o700, "job.json": 0o600, "state.json": 0o600}
     ended = RECORD.ended(Outcome(is_success=False, failure_reason="script_failure", exit_code=3), is_canceling=False)
     directory.note(ended)
-    assert [each.read() for each in found(tmp_path / "jobs")] == [(JOB, ended)]
+    unfinished, others = found(tmp_path / "jobs")
+    assert [(each.read_job(), each.read_record()) for each in unfinished] == [(JOB, ended)]
+    assert others == []
     with directory.open_trace() as trace:
         trace.write(b"0123456789")
     with directory.open_trace(4) as trace:
         assert trace.read() == b"0123"
     directory.end()
     assert not any(b"glcbt-secret" in path.read_bytes() for path in directory.path.iterdir())
-    assert list(found(tmp_path / "jobs")) == []
-    assert not directory.path.exists(), "what is over is not kept over a restart"
+    assert found(tmp_path / "jobs") == ([], [directory])
+
+
+HOW = Finished(
+    id="gitlab-7", name="build", project="a/b", state="failed", why="script_failure", taken_at=1.0, over_at=9.5
+)
+
+
+def test_a_job_that_is_over_is_known_after_a_restart(tmp_path: Path) -> None:
+    """How it ended, and its log; what cannot be read, or is another runner's, is removed."""
+    origin = "0123456789ab"
+    jobs = [JobDirectory.of(tmp_path, origin, number, f"gitlab/{number:012x}") for number in range(4)]
+    other = JobDirectory.of(tmp_path, "ba9876543210", 7, "gitlab/ffffffffffff")
+    for each in (*jobs, other):
+        each.path.mkdir()
+        each.trace.write_bytes(b"its log")
+        keep(each, HOW)
+    (jobs[1].path / "over.json").unlink()
+    (jobs[2].path / "over.json").write_text("{")
+    found_again = [*finished([*jobs, other], origin)]
+    assert [each.directory for each in found_again] == [jobs[0], jobs[3]]
+    assert {each.how for each in found_again} == {HOW}
+    assert found_again[0].kept == Kept(name=jobs[0].path.name, used=9.5, size=7)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [jobs[0].path.name, jobs[3].path.name]
+    assert found_again[0].explain() == ("gitlab-7 (build of a/b) is over: failed (script_failure)",)
+
+
+@given(
+    st.builds(
+        Finished,
+        id=WORDS,
+        name=st.text().map(one_line),
+        project=st.text().map(one_line),
+        state=WORDS,
+        why=WORDS,
+        taken_at=st.floats(0, 2e9),
+        begun_at=st.none() | st.floats(0, 2e9),
+        over_at=st.floats(0, 2e9),
+        tries=st.integers(1, 9),
+        instance=st.none() | WORDS,
+        exit_code=st.none() | st.integers(-(2**31), 2**31),
+        cpu_time=st.none() | st.floats(0, 2e9),
+        peak_memory=st.none() | st.integers(0, 2**53),
+        disk_written=st.none() | st.integers(0, 2**53),
+    )
+)
+def test_how_a_job_ended_is_read_as_it_was_written(how: Finished) -> None:
+    """Whatever its name is."""
+    assert Finished.decode(how.encode()) == how
 
 
 def test_the_system_id_stays(tmp_path: Path) -> None:

@@ -1,27 +1,32 @@
 """GitLab's jobs on a real instance, with a GitLab that plays by GitLab's rules."""
 
+import json
 import re
 import subprocess
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from threading import get_ident
+from typing import Any, TypeVar
 
 import anyio
 import pytest
 from attrs import define, evolve
 
 from fleeting import Unreachable
-from fleeting.connectors import Sink
-from gitlab_jobs import Features, GitInfo, Hook, Job, Step, Variable
+from fleeting.connectors import KEPT_OUTPUT, PosixConnection, Sink
+from gitlab_jobs import Features, GitInfo, Hook, Job, Secret, Step, Variable
 from gitlab_jobs.client import Reporting
 from taskscaler.executors import Executor, JobOutcome, JobSpec, Leased
 from taskscaler.executors.instance import InstanceExecutor
-from taskscaler_gitlab.runner import _run
+from taskscaler_gitlab.runner import _run, usage_of
+from taskscaler_gitlab.runner._record import DIRECTORY
 from tests.fleeting.local_agents import POLL
 from tests.taskscaler_gitlab.desks import Desk, Stopped, desk_on, leaving, script
+from tests.taskscaler_gitlab.passing_on import PassesOn
 
 pytestmark = pytest.mark.anyio
 
+T = TypeVar("T")
 WAIT = "until [ -e {home}/go ]; do sleep 0.05; done"
 
 
@@ -98,6 +103,16 @@ def with_sources(job: Job, directory: Path) -> Job:
 # --- scripts ------------------------------------------------------------------------------------------------
 
 
+async def test_what_a_job_has_used_is_known(desk: Desk) -> None:
+    """All that its stages have on the instance, once they have ended."""
+    work = "dd if=/dev/zero of=/dev/null bs=33554432 count=1 2>/dev/null"
+    job = await desk.run(script(work))
+    usage = usage_of(desk.place(job.job))
+    assert 2**25 < (usage.peak_memory or 0) < 2**28
+    assert 0 < (usage.cpu_time or 0) < 60
+    assert usage.disk_written is not None
+
+
 async def test_a_script_runs_and_its_log_is_gitlabs(desk: Desk) -> None:
     """A job succeeds, and its log has the lines that people know."""
     job = await desk.run(script("echo hello $((40 + 2))"))
@@ -143,10 +158,11 @@ async def test_steps_run_in_order_as_far_as_they_are_wanted(desk: Desk) -> None:
 
 
 async def test_an_after_script_has_no_say(desk: Desk) -> None:
-    """It runs in a shell of its own, knows how the script ended, and its failure is none."""
+    """It runs in a shell of its own, knows how the script ended, and its failure is none, which the log says."""
     job = await desk.run(script("x=1", after=["echo x=${x-none} is $CI_JOB_STATUS", "exit 9"]))
     assert job.state.value == "success"
     assert "\nx=none is success\n" in desk.log(job)
+    assert "WARNING: after_script failed with exit code 9, which does not change how the job ends" in desk.log(job)
 
 
 async def test_an_after_script_has_a_say_if_it_is_given_one(desk: Desk) -> None:
@@ -154,6 +170,7 @@ async def test_an_after_script_has_a_say_if_it_is_given_one(desk: Desk) -> None:
     wanted = (Variable(key="AFTER_SCRIPT_IGNORE_ERRORS", value="false"),)
     job = await desk.run(script("true", after=["exit 9"], variables=wanted))
     assert (job.state.value, job.failure_reason, job.exit_code) == ("failed", "script_failure", 9)
+    assert "does not change how the job ends" not in desk.log(job)
 
 
 async def test_an_after_script_that_takes_too_long_is_stopped(desk: Desk) -> None:
@@ -245,6 +262,37 @@ async def test_a_job_that_writes_marks_belies_itself_alone(desk: Desk) -> None:
     assert "999999" not in desk.log(job).replace(forged, "")
 
 
+@define
+class Talkative(PassesOn):
+    """An executor that says what a job has in its variables."""
+
+    async def around(self, do: Callable[[], Awaitable[T]]) -> T:
+        """Say it of each leg."""
+        result = await do()
+        if isinstance(result, JobOutcome):
+            return evolve(result, why="hunter2-hunter2", warnings=("no file hunter2-hunter2", "more"))
+        return result
+
+
+async def test_what_is_written_down_is_masked(desk: Desk) -> None:
+    """What an executor says, and what the runner makes of it: in the log as in the record, on its own disk."""
+    make = desk.executor
+
+    def talkative() -> Executor:
+        inner = make()
+        assert isinstance(inner, InstanceExecutor)
+        return Talkative(inner)
+
+    desk.executor = talkative
+    secret = Variable(key="S", value="hunter2-hunter2", masked=True)
+    for lines in (("true",), ("kill -9 $PPID", "sleep 1000")):
+        job = await desk.run(script(*lines, variables=(secret,), artifacts=(leaving("$S"),)))
+        record = (desk.place(job.job) / DIRECTORY / "record.json").read_text()
+        assert ("hunter2" in record, "hunter2" in desk.log(job)) == (False, False)
+        assert "[MASKED]" in record
+        assert "WARNING: no file [MASKED]" in desk.log(job)
+
+
 # --- what goes wrong with a job -----------------------------------------------------------------------------
 
 
@@ -252,8 +300,14 @@ async def test_a_job_that_writes_marks_belies_itself_alone(desk: Desk) -> None:
     ("change", "reason", "said"),
     [
         ({"run": "[]"}, "runner_configuration_error", "does not support"),
+        ({"secrets": {"TOKEN": Secret()}}, "runner_configuration_error", "does not fetch"),
         ({"steps": (Step(name="script", script=("echo \0",)),)}, "script_failure", "NUL character"),
         ({"variables": (Variable(key="N", value="a\0b"),)}, "script_failure", "NUL character"),
+        (
+            {"variables": (Variable(key="N", value="'" * 1_000_000),)},
+            "runner_configuration_error",
+            "4000000 characters",
+        ),
     ],
 )
 async def test_a_job_that_cannot_be_run(desk: Desk, change: dict[str, Any], reason: str, said: str) -> None:
@@ -264,6 +318,32 @@ async def test_a_job_that_cannot_be_run(desk: Desk, change: dict[str, Any], reas
     assert "\nno\n" not in desk.log(job)
 
 
+class Watched(tuple[Any, ...]):  # noqa: SLOT001  (it has an attribute)
+    """A part of a job that remembers the threads in which it is read."""
+
+    threads: set[int]
+
+    def __iter__(self) -> Iterator[Any]:
+        """Be read."""
+        self.threads.add(get_ident())
+        return super().__iter__()
+
+
+async def test_a_job_is_planned_beside_others(desk: Desk) -> None:
+    """One with many variables takes seconds, in which the manager has other jobs, and GitLab, to talk to."""
+    taken = await desk.take(script("true"))
+    credentials, cache = Watched(), Watched()  # of the one, the environment is made, and of the other the stages
+    for each in (credentials, cache):
+        each.threads = set()
+    with anyio.fail_after(30):
+        await desk.carry_out(evolve(taken, credentials=credentials, cache=cache))
+    assert desk.outcome is not None
+    assert desk.outcome.is_success
+    assert credentials.threads
+    assert cache.threads
+    assert get_ident() not in credentials.threads | cache.threads
+
+
 async def test_a_script_of_20_mib(desk: Desk) -> None:
     """It runs like any other."""
     job = await desk.run(script(f": {'x' * (20 << 20)}", "echo through"))
@@ -272,9 +352,15 @@ async def test_a_script_of_20_mib(desk: Desk) -> None:
 
 
 @pytest.mark.slow
-async def test_more_output_than_an_instance_keeps(desk: Desk) -> None:
+async def test_more_output_than_an_instance_keeps(desk: Desk, monkeypatch: pytest.MonkeyPatch, *, full: bool) -> None:
     """Its end is lost, and with it what stages report; how the job ended is not."""
-    flood = "head -c 320000000 /dev/zero | tr '\\0' x | fold -w 99"
+    keeps, to_start = KEPT_OUTPUT if full else 16 << 20, PosixConnection._to_start
+
+    def keeping_less(*given: Any, keep: int, **more: Any) -> tuple[bytes, Sequence[str]]:  # noqa: ANN401  (its own)
+        return to_start(*given, keep=min(keep, keeps), **more)
+
+    monkeypatch.setattr(PosixConnection, "_to_start", keeping_less)
+    flood = f"head -c {keeps * 5 // 4} /dev/zero | tr '\\0' x | fold -w 99"
     failed = await desk.run(script(flood, "echo 1 > f", "exit 3", artifacts=(leaving("f", when="always"),)))
     assert (failed.state.value, failed.failure_reason, failed.exit_code) == ("failed", "script_failure", 3)
     assert desk.archive(failed.job.id) == {"f": b"1\n"}
@@ -354,44 +440,27 @@ async def test_a_job_that_gitlab_has_given_up_ends_at_once(desk: Desk) -> None:
 
 
 @define
-class Shaky:
+class Shaky(PassesOn):
     """An executor whose connection breaks after each piece of output, so many times; and at the end of all."""
 
-    inner: InstanceExecutor
     left: int
 
-    async def run(self, job: JobSpec, lease: Leased, *, output: Sink, artifacts: Path) -> JobOutcome:
-        """See `Executor.run`."""
-        return await self.inner.run(job, lease, output=output, artifacts=artifacts)
-
-    async def start(self, job: JobSpec, lease: Leased, *, name: str) -> None:
-        """See `Reattaches.start`."""
-        await self.inner.start(job, lease, name=name)
-        self._break()
-
-    async def attach(
-        self,
-        job: JobSpec,
-        lease: Leased,
-        *,
-        name: str,
-        offset: int = 0,
-        elapsed: float = 0.0,
-        output: Sink,
-        artifacts: Path,
-    ) -> JobOutcome:
-        """See `Reattaches.attach`."""
+    def through(self, output: Sink) -> Sink:
+        """Break behind each piece."""
 
         async def passed_on(data: bytes) -> None:
             await output(data)
             self._break()
 
-        return await self.inner.attach(
-            job, lease, name=name, offset=offset, elapsed=elapsed, output=passed_on, artifacts=artifacts
-        )
+        return passed_on
+
+    async def start(self, job: JobSpec, lease: Leased, *, name: str) -> None:
+        """Break as soon as it has begun."""
+        await self.inner.start(job, lease, name=name)
+        self._break()
 
     async def end(self, lease: Leased, *, name: str) -> None:
-        """See `Reattaches.end`."""
+        """Break as soon as it has ended."""
         await self.inner.end(lease, name=name)
         raise Unreachable("the connection broke")
 
@@ -434,6 +503,26 @@ async def test_a_job_outlives_its_manager(desk: Desk) -> None:
     log = desk.log(ended)
     assert [log.count(f"\n{word}\n") for word in ("before", "behind", "after")] == [1, 1, 1]
     assert log.count("Running with") == log.count("Job succeeded") == 1
+
+
+@pytest.mark.parametrize("years", [-1, 1])
+async def test_clocks_that_differ_by_a_year(desk: Desk, years: int) -> None:
+    """Of two managers, one after the other: a job begun in the future has its time, one of long ago has had it."""
+    job = script("echo before", *waiting(desk, "begun"), "echo behind")
+    taken = await desk.take(job)
+    with anyio.fail_after(30):
+        await desk.carry_out(taken, meanwhile=stops_at(desk.home / "begun"))
+        path = desk.place(taken) / DIRECTORY / "record.json"
+        state = json.loads(path.read_text())
+        for each in (state, *state["legs"]):
+            each["began"] += years * 31_536_000
+        path.write_text(json.dumps(state))
+        if years > 0:
+            (desk.home / "go").touch()
+        await desk.carry_out(taken, is_again=True)
+        ended = await desk.gitlab.ended(taken.id)
+    assert desk.log(ended).count("\nbefore\n") == 1
+    assert ended.failure_reason == (None if years > 0 else "job_execution_timeout")
 
 
 async def test_a_canceled_job_outlives_its_manager(desk: Desk) -> None:

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import anyio
 import pytest
-from attrs import evolve
+from attrs import asdict, evolve
 
-from fleeting import ConfigError, JournalError, LoopClock, MemoryJournal
+from fleeting import ConfigError, JournalError, LoopClock, MemoryJournal, Usage
 from fleeting.testing import FakeCloud
 from gitlab_jobs import Job, Outcome
 from gitlab_jobs.client import Reporting
@@ -15,7 +15,7 @@ from gitlab_jobs.coordinator import Reply
 from gitlab_jobs.testing import FakeGitLab, Fault, State
 from taskscaler import Lease
 from taskscaler_gitlab import read_config
-from tests.taskscaler_gitlab.services import Scripted, a_job, serving
+from tests.taskscaler_gitlab.services import Held, Scripted, a_job, serving
 
 pytestmark = [
     pytest.mark.anyio,
@@ -32,22 +32,6 @@ FORBIDDEN = Reply(status=403, body={"message": "403 Forbidden"})
 def gitlab(tmp_path: Path) -> FakeGitLab:
     """One that answers at once."""
     return FakeGitLab(tmp_path / "gitlab", long_poll=0.05, accepts=0)
-
-
-class Held:
-    """A script that runs until it is let go."""
-
-    def __init__(self) -> None:
-        """Begin."""
-        self.go = anyio.Event()
-        self.begun = anyio.Event()
-
-    async def __call__(self, job: Job, lease: Lease, report: Reporting) -> Outcome:
-        """Wait."""
-        self.begun.set()
-        report.log(b"it runs\n")
-        await self.go.wait()
-        return Outcome(is_success=True)
 
 
 async def heeding(_: Job, __: Lease, report: Reporting) -> Outcome:
@@ -69,6 +53,22 @@ async def test_each_job_gets_a_slot_runs_and_is_reported(gitlab: FakeGitLab, tmp
         assert sorted(number for number, _ in runs.runs) == jobs
         assert [view.state for view in bench.service.jobs] == ["succeeded"] * 6
     assert not [path for path in (tmp_path / "jobs").rglob("*") if path.name == "job.json"]
+
+
+async def test_what_a_job_has_used_is_told_once_it_is_over(gitlab: FakeGitLab, tmp_path: Path) -> None:
+    """To whoever lists jobs and whoever asks about one, also after the runner was restarted."""
+    used = Usage(cpu_time=75.0, peak_memory=3 << 20)
+    number = gitlab.enqueue(a_job())
+    async with serving(tmp_path, gitlab, runs=Scripted(usage=used)) as bench:
+        await gitlab.ended(number)
+        await bench.until(lambda: not bench.service.running)
+        told = [bench.service.jobs[0]]
+    async with serving(tmp_path, gitlab) as bench:
+        told += bench.service.jobs
+        for view in told:
+            assert {**view.record(), **asdict(used)} == view.record()
+            assert view.explain()[0].endswith(" is over: succeeded; it used 1m15s of CPU, 3 MiB of memory at most")
+        assert len(told) == 2
 
 
 async def test_a_slot_is_reserved_before_each_request_and_given_back(gitlab: FakeGitLab, tmp_path: Path) -> None:
@@ -94,7 +94,12 @@ async def test_no_more_jobs_than_allowed_run_at_once(
     jobs = [gitlab.enqueue(a_job()) for _ in range(4)]
     async with serving(tmp_path, gitlab, runs=Scripted(held), concurrent=concurrent, more=more) as bench:
         await bench.until(lambda: bench.service.running == 2 and not bench.service._polls)
-        assert f"2 of at most 2 jobs; no more are asked for, because of {whose}" in bench.service.status()
+        limit = f"2 of at most 2 jobs; no more are asked for, because of {whose}"
+        assert limit in bench.service.status()
+        unknown, why = bench.service.explain(f"gitlab-{jobs[-1]}")
+        assert unknown.startswith(f"gitlab-{jobs[-1]} is not known here: GitLab has not handed it out")
+        assert limit in why
+        assert bench.service.explain("somebody else") == ()
         held.go.set()
         for number in jobs:
             assert (await gitlab.ended(number)).state is State.SUCCESS
@@ -105,8 +110,8 @@ async def test_a_job_cancelled_before_it_has_an_instance_boots_none(gitlab: Fake
     cloud, runs = FakeCloud(boot_time=3600.0), Scripted()
     number = gitlab.enqueue(a_job())
     async with serving(tmp_path, gitlab, cloud=cloud, runs=runs) as bench:
-        await bench.until(lambda: bool(bench.service.jobs) and bench.service.jobs[0].work.report is not None)
-        (view,) = bench.service.jobs
+        await bench.until(lambda: bool(bench.service.jobs) and bench.first.work.report is not None)
+        view = bench.first
         assert bench.service.key_of(view.id) is not None
         assert "waits for its slot" in view.explain()[0]
         gitlab.cancel(number)  # which the runner learns when it says again that it prepares the job
@@ -130,12 +135,12 @@ async def test_a_job_whose_instance_goes_before_it_began_is_placed_again(gitlab:
     async with serving(tmp_path, gitlab, cloud=cloud, runs=runs) as bench:
         with anyio.fail_after(20):
             await begun.wait()
-        first = bench.service.jobs[0].work.instance
+        first = bench.first.work.instance
         cloud.vanish(first or "")
         assert (await gitlab.ended(number)).state is State.SUCCESS
         assert len({name for _, name in runs.runs}) == len(runs.runs) == 2
         assert bench.service.jobs[0].record()["tries"] == 2
-        assert bench.service.jobs[0].work.instance != first
+        assert bench.service.jobs[0].record()["instance"] != first
 
 
 async def test_a_job_whose_instance_goes_while_it_runs_fails_honestly(gitlab: FakeGitLab, tmp_path: Path) -> None:
@@ -146,7 +151,7 @@ async def test_a_job_whose_instance_goes_while_it_runs_fails_honestly(gitlab: Fa
     async with serving(tmp_path, gitlab, cloud=cloud, runs=runs) as bench:
         with anyio.fail_after(20):
             await held.begun.wait()
-        cloud.vanish(bench.service.jobs[0].work.instance or "")
+        cloud.vanish(bench.first.work.instance or "")
         stored = await gitlab.ended(number)
         assert (stored.state, stored.failure_reason) == (State.FAILED, "runner_system_failure")
         log = gitlab.log(number).decode()
@@ -163,7 +168,7 @@ async def test_an_operator_ends_a_job(gitlab: FakeGitLab, tmp_path: Path) -> Non
     async with serving(tmp_path, gitlab, runs=runs) as bench:
         with anyio.fail_after(20):
             await held.begun.wait()
-        (view,) = bench.service.jobs
+        view = bench.first
         assert (view.state, view.as_data()["jobs"]) == ("running", {"running": 1})
         view.cancel()
         stored = await gitlab.ended(number)
@@ -198,15 +203,80 @@ async def test_a_restart_goes_on_with_what_runs(gitlab: FakeGitLab, tmp_path: Pa
     async with serving(tmp_path, gitlab, cloud=cloud, runs=runs, journal=journal) as bench:
         with anyio.fail_after(20):
             await held.begun.wait()
-        first = bench.service.jobs[0].work.instance
+        first = bench.first.work.instance
     assert gitlab.server.jobs[number].state is State.RUNNING
     again = Scripted()
     async with serving(tmp_path, gitlab, cloud=cloud, runs=again, journal=journal) as bench:
         assert (await gitlab.ended(number)).state is State.SUCCESS
-        assert bench.service.jobs[0].work.instance == first
+        assert bench.service.jobs[0].record()["instance"] == first
         assert again.runs == runs.runs
         await bench.taken(acquired=0)
     assert gitlab.log(number) == f"hello from {number}\n".encode() or gitlab.log(number).startswith(b"it runs")
+
+
+async def test_a_job_is_known_as_soon_as_the_next_runner_is(gitlab: FakeGitLab, tmp_path: Path) -> None:
+    """Who follows its log asks for it at once; meanwhile the first runner has it not as over, but as left."""
+    cloud, journal, held = FakeCloud(), MemoryJournal(), Held()
+    number = gitlab.enqueue(a_job())
+    async with serving(tmp_path, gitlab, cloud=cloud, runs=Scripted(held), journal=journal) as bench:
+        with anyio.fail_after(20):
+            await held.begun.wait()
+        view = bench.first
+        assert (view.over, view.left) == (False, False)
+    assert (view.over, view.left) == (True, True)
+    with anyio.move_on_after(0.05) as waiting:
+        await view.wait()
+    assert waiting.cancelled_caught, "it is not over"
+    next_one = evolve(bench.service)
+    assert await next_one.take_up(bench.scaler, LoopClock()) == 1
+    assert [each.id for each in next_one.jobs] == [f"gitlab-{number}"]
+    assert next_one.explain(f"gitlab-{number}")
+    next_one._lock.close()
+
+
+async def test_logs_of_jobs_that_are_over_outlive_the_runner(gitlab: FakeGitLab, tmp_path: Path) -> None:
+    """They are listed, read and explained as before, until they are too many, too large or too old."""
+    numbers = [gitlab.enqueue(a_job(f"job {number}")) for number in range(3)]
+    ids = [f"gitlab-{number}" for number in numbers]
+    async with serving(tmp_path, gitlab, concurrent=1) as bench:
+        for number in numbers:
+            await gitlab.ended(number)
+        await bench.until(lambda: not bench.service.running)
+        before = [(view.as_data(), view.record()) for view in bench.service.jobs]
+    async with serving(tmp_path, gitlab) as bench:
+        assert [(view.as_data(), view.record()) for view in bench.service.jobs] == before
+        assert [view.id for view in bench.service.jobs] == ids
+        logs = [view.log.read_text() for view in bench.service.jobs if view.log]
+        assert logs == [f"hello from {number}\n" for number in numbers]
+        assert bench.service.explain(ids[0]) == (f"{ids[0]} (job 0) is over: succeeded",)
+        assert bench.service.key_of(ids[0]) is None
+        assert not bench.service.running
+        await bench.service.jobs[0].wait()
+    more = f"[runners.taskscaler.retention]\nsize = {2 * len(logs[0])}"
+    async with serving(tmp_path, gitlab, more=more) as bench:
+        await bench.until(lambda: [view.id for view in bench.service.jobs] == ids[1:])
+    more = '[runners.taskscaler.retention]\nage = "1ms"'
+    async with serving(tmp_path, gitlab, more=more) as bench:
+        await bench.until(lambda: not bench.service.jobs)
+    assert not [*(tmp_path / "jobs" / "jobs").iterdir()]
+
+
+async def test_caches_on_this_machine_are_bounded(gitlab: FakeGitLab, tmp_path: Path) -> None:
+    """By the settings, from the start on and after each job."""
+    project = tmp_path / "caches" / "project-1"
+    project.mkdir(parents=True)
+    (project / "old.tar").write_bytes(b"x" * 11)
+    own = f'[runners.taskscaler]\ncache_on_manager = "{tmp_path}/caches"\ncache_retention.size = 10'
+    async with serving(tmp_path, gitlab, more=own) as bench:
+        await bench.until(lambda: not [*project.iterdir()])
+        (project / "small.tar").write_bytes(b"x" * 10)
+        (project / "large.tar").write_bytes(b"x" * 11)
+        await gitlab.ended(gitlab.enqueue(a_job()))
+        await bench.until(lambda: [path.name for path in project.iterdir()] == [])
+        (project / "small.tar").write_bytes(b"x" * 10)
+        await gitlab.ended(gitlab.enqueue(a_job()))
+        await bench.until(lambda: not bench.service.running)
+        assert [path.name for path in project.iterdir()] == ["small.tar"]
 
 
 async def test_the_token_of_a_job_goes_to_no_other_gitlab(gitlab: FakeGitLab, tmp_path: Path) -> None:
@@ -236,7 +306,7 @@ async def test_a_job_that_ended_is_reported_by_the_next_runner(gitlab: FakeGitLa
     cloud, journal = FakeCloud(), MemoryJournal()
     number = gitlab.enqueue(a_job())
     async with serving(tmp_path, gitlab, cloud=cloud, runs=Scripted(last_words), journal=journal) as bench:
-        await bench.until(lambda: bool(bench.service.jobs) and bench.service.jobs[0].work.record.outcome is not None)
+        await bench.until(lambda: bool(bench.service.jobs) and bench.first.work.record.outcome is not None)
     gitlab.faults = []
     again = Scripted()
     async with serving(tmp_path, gitlab, cloud=cloud, runs=again, journal=journal) as bench:
@@ -253,7 +323,7 @@ async def test_a_job_whose_instance_went_during_the_restart_fails(gitlab: FakeGi
     async with serving(tmp_path, gitlab, cloud=cloud, runs=Scripted(held), journal=journal) as bench:
         with anyio.fail_after(20):
             await held.begun.wait()
-        first = bench.service.jobs[0].work.instance
+        first = bench.first.work.instance
     cloud.vanish(first or "")
     again = Scripted()
     async with serving(tmp_path, gitlab, cloud=cloud, runs=again, journal=journal):
@@ -301,6 +371,15 @@ async def test_answers_that_are_none_cost_no_slot(gitlab: FakeGitLab, tmp_path: 
         await bench.taken(acquired=0)
 
 
+async def test_the_status_says_if_gitlab_does_not_answer(gitlab: FakeGitLab, tmp_path: Path) -> None:
+    """For as long as that is so: an operator looks there first."""
+    gitlab.faults = [Fault(call="request", reply=HTML, times=1_000_000)]
+    async with serving(tmp_path, gitlab) as bench:
+        await bench.until(lambda: "GitLab does not answer as it should" in bench.service.status())
+        gitlab.faults = []
+        await bench.until(lambda: "GitLab does not answer" not in bench.service.status())
+
+
 async def test_a_job_that_cannot_be_noted_down_is_refused(gitlab: FakeGitLab, tmp_path: Path) -> None:
     """A full disk costs the job, which fails at once with the reason, and no slot."""
     number = gitlab.enqueue(a_job())
@@ -331,6 +410,42 @@ async def test_drained_it_asks_for_no_more(gitlab: FakeGitLab, tmp_path: Path) -
         assert "the daemon is ending" in bench.service.status()
 
 
+@pytest.mark.parametrize("knows_two_phases", [True, False])
+async def test_a_job_without_a_slot_goes_back_if_the_runner_ends_for_good(
+    tmp_path: Path, *, knows_two_phases: bool
+) -> None:
+    """Another runner gets it, or, where GitLab cannot do that, it fails at once; nothing of it is left here."""
+    gitlab = FakeGitLab(tmp_path / "gitlab", long_poll=0.05, accepts=0, acknowledgement=3.0)
+    if not knows_two_phases:
+        gitlab.faults = [Fault(call="update", reply=Reply(status=400, body={"message": "state"}))]
+    number = gitlab.enqueue(a_job())
+    async with serving(tmp_path, gitlab, cloud=FakeCloud(boot_time=3600.0)) as bench:
+        await bench.until(lambda: bool(bench.service.jobs) and bench.first.work.report is not None)
+        view = bench.first
+        await bench.until(lambda: gitlab.calls["update"] >= (1 if knows_two_phases else 2))
+        bench.service.drain()
+        assert await bench.scaler.drain(5)
+        with anyio.fail_after(20):
+            await bench.service.settle()
+        assert not view.over, "the next daemon may have a slot for it"
+        bench.service.drain(for_good=True)
+        with anyio.fail_after(20):
+            await bench.service.settle()
+        assert (view.over, view.left) == (True, False)
+        assert not [*tmp_path.glob("jobs/jobs/*/job.json")]  # noqa: ASYNC240  (of no moment here)
+    if knows_two_phases:
+        (tmp_path / "other").mkdir()
+        assert gitlab.server.jobs[number].state is State.PENDING
+        async with serving(tmp_path / "other", gitlab):
+            again = (await gitlab.ended(number)).retried_as
+            assert again is not None
+            assert (await gitlab.ended(again)).state is State.SUCCESS
+    else:
+        stored = gitlab.server.jobs[number]
+        assert (stored.state, stored.failure_reason) == (State.FAILED, "runner_system_failure")
+        assert b"its runner was drained before there was a slot for it" in gitlab.log(number)
+
+
 async def test_a_reload_takes_over_numbers_and_the_token(gitlab: FakeGitLab, tmp_path: Path) -> None:
     """At once; what else has changed is named. A file with a mistake changes nothing."""
     held = Held()
@@ -344,6 +459,7 @@ async def test_a_reload_takes_over_numbers_and_the_token(gitlab: FakeGitLab, tmp
         changed = text.replace("glrt-wrong", gitlab.runner_token).replace("concurrent = 1", "concurrent = 2")
         path.write_text(changed.replace('executor = "instance"', 'executor = "instance"\noutput_limit = 7'))
         assert await bench.service.reload() == ["runners.output_limit changed"]
+        assert bench.said[-1] == "reloaded: concurrent = 2, limit = 0, the token"
         jobs = [gitlab.enqueue(a_job()) for _ in range(2)]
         await bench.until(lambda: bench.service.running == 2)
         held.go.set()
@@ -373,6 +489,51 @@ async def test_a_token_that_could_not_be_kept_is_not_replaced(gitlab: FakeGitLab
         path.write_text(path.read_text().replace(f'"{gitlab.runner_token}"', f"'''{gitlab.runner_token}'''"))
         await bench.until(lambda: any("is not replaced" in line for line in bench.said))
         assert gitlab.calls["reset"] == 0
+
+
+class _Filling(FakeGitLab):
+    """A GitLab that answers just when nothing more can be written at the runner."""
+
+    async def reset(self, token: str) -> Reply:
+        """See `FakeGitLab`."""
+        here = self.directory.parent
+        (here / "config.toml").rename(here / "away.toml")
+        (here / "jobs" / "token" / "full").mkdir(parents=True)
+        return await super().reset(token)
+
+
+async def test_a_new_token_that_cannot_be_written_is_not_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a full disk: it is in use, whatever a reload finds, and is written as soon as there is room."""
+    monkeypatch.setattr("taskscaler_gitlab._service.LEAST", 0.05)
+    gitlab = _Filling(tmp_path / "gitlab", long_poll=0.05, accepts=0)
+    soon = (datetime.now(tz=UTC) + timedelta(seconds=2)).isoformat()
+    path, before = tmp_path / "config.toml", gitlab.runner_token
+    async with serving(tmp_path, gitlab, more=f'token_expires_at = "{soon}"') as bench:
+        await bench.until(lambda: any("cannot be kept" in line for line in bench.said))
+        text = (tmp_path / "away.toml").read_text()
+        path.write_text(text.replace(f'"{before}"', f"'''{before}'''"))
+        assert await bench.service.reload() == []
+        assert bench.said[-1] == "reloaded: concurrent = 4, limit = 0"
+        assert (await gitlab.ended(gitlab.enqueue(a_job()))).state is State.SUCCESS
+        path.write_text(text)
+        await bench.until(lambda: any("token was replaced, and is kept" in line for line in bench.said))
+        assert sum("cannot be kept" in line for line in bench.said) == 1
+    assert read_config(path).runner.token not in ("", before)
+    assert gitlab.calls["reset"] == 1
+
+
+async def test_a_token_that_a_reload_brings_is_replaced_in_time(gitlab: FakeGitLab, tmp_path: Path) -> None:
+    """By its own dates; certificates are not taken over, and the answer says so."""
+    (tmp_path / "ca.pem").write_text("one")
+    async with serving(tmp_path, gitlab, token="glrt-wrong") as bench:
+        await bench.until(lambda: any("check the runner's token" in line for line in bench.said))
+        path, soon = tmp_path / "config.toml", (datetime.now(tz=UTC) + timedelta(seconds=2)).isoformat()
+        text = path.read_text().replace("glrt-wrong", gitlab.runner_token)
+        dates = f'token_expires_at = "{soon}"\ntls-ca-file = "ca.pem"'
+        path.write_text(text.replace('executor = "instance"', f'executor = "instance"\n{dates}'))
+        assert await bench.service.reload() == ["runners.tls_ca_file changed"]
+        await bench.until(lambda: any("token was replaced, and is kept" in line for line in bench.said))
+        assert read_config(path).runner.token not in ("glrt-wrong", gitlab.runner_token)
 
 
 async def test_two_runners_never_have_one_directory_of_jobs(gitlab: FakeGitLab, tmp_path: Path) -> None:

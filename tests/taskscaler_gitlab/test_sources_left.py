@@ -1,15 +1,73 @@
 """What earlier jobs leave in a clone: damage is repaired, and what was put there on purpose has no say."""
 
+import shutil
 from pathlib import Path
 
 import pytest
-from attrs import evolve
+from attrs import evolve, frozen
 
 from gitlab_jobs import Job
 from taskscaler_gitlab.runner._sources import clear_worktree_script, sources_script
-from tests.taskscaler_gitlab.projects import GIT, TOKEN, Project, Server, Slot
+from tests.taskscaler_gitlab.projects import GIT, SHELLS, TOKEN, Project, Server, Slot
 
 pytestmark = pytest.mark.slow
+
+
+@frozen
+class Clone:
+    """A slot on which a job has left its clone, to be copied for each test, and the job that comes next."""
+
+    slot: Slot
+    first: Job
+    next: Job
+
+    def copy(self, to: Slot) -> None:
+        """Leave the same on another slot, as if the job had run there."""
+        shutil.copytree(self.slot.root, to.root, symlinks=True, dirs_exist_ok=True)
+        for file in to.root.rglob("config"):
+            file.write_text(file.read_text().replace(str(self.slot.root), str(to.root)))
+        for index in to.project(self.first).rglob(".git"):  # remembers which files there were before
+            to.git(self.first, "-C", str(index.parent), "update-index", "-q", "--refresh")
+
+
+@pytest.fixture(scope="session")
+def of_a_file(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Clone:
+    """A clone of the last commit alone, with one file, which changes."""
+    project, slot = server.project("group/of-a-file"), Slot(tmp_path_factory.mktemp("clone"), SHELLS[0][1], server.url)
+    project.commit({"a": "1"})
+    first = project.job(project.commit({"a": "2"}), depth=1)
+    assert slot.fetch(first).status == 0
+    return Clone(slot, first, project.job(project.commit({"a": "3"}), depth=1))
+
+
+TEXT = "1\n2\n"
+
+
+@pytest.fixture(scope="session")
+def of_a_directory(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Clone:
+    """A clone of two files, which do not change."""
+    project = server.project("group/of-a-directory")
+    slot = Slot(tmp_path_factory.mktemp("clone"), SHELLS[0][1], server.url)
+    first = project.job(project.commit({"a": TEXT, "b/c": TEXT}))
+    assert slot.fetch(first).status == 0
+    return Clone(slot, first, project.job(project.commit({"d": "1"})))
+
+
+@pytest.fixture(scope="session")
+def of_a_submodule(server: Server, tmp_path_factory: pytest.TempPathFactory) -> tuple[Clone, str]:
+    """A clone with a submodule, and which commit of that comes next."""
+    project, other = server.project("group/of-a-submodule"), server.project("group/of-a-submodule-lib")
+    slot = Slot(tmp_path_factory.mktemp("clone"), SHELLS[0][1], server.url)
+    other.commit({"lib": "1"})
+    project.add_submodule("lib", f"{server.url}/{other.path}.git", other)
+    first = project.job(project.commit({"a": "1"}), GIT_SUBMODULE_STRATEGY="recursive")
+    assert slot.fetch(first).status == 0
+    latest = other.commit({"lib": "2"})
+    project.git("-C", "lib", "fetch", "-q", "origin")
+    project.git("-C", "lib", "checkout", "-q", latest)
+    job = project.job(project.commit({"a": "2"}), GIT_SUBMODULE_STRATEGY="recursive")
+    return Clone(slot, first, job), latest
+
 
 DAMAGES = {
     "locks": "touch .git/index.lock .git/HEAD.lock .git/config.lock .git/shallow.lock .git/refs/heads/x.lock"
@@ -41,13 +99,11 @@ DAMAGES = {
 
 
 @pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES.keys())
-def test_damage_is_repaired(one_slot: Slot, project: Project, damage: str) -> None:
+def test_damage_is_repaired(one_slot: Slot, of_a_file: Clone, damage: str) -> None:
     """Whatever a killed job left, the next one has its sources, and all of them."""
-    project.commit({"a": "1"})
-    first = project.job(project.commit({"a": "2"}), depth=1)
-    assert one_slot.fetch(first).status == 0
-    one_slot.run(f"cd {one_slot.project(first)}\n{damage}")
-    job = project.job(project.commit({"a": "3"}), depth=1)
+    of_a_file.copy(one_slot)
+    job = of_a_file.next
+    one_slot.run(f"cd {one_slot.project(job)}\n{damage}")
     ran = one_slot.fetch(job)
     assert ran.status == 0, ran.output
     assert one_slot.head(job) == job.git_info.sha
@@ -76,7 +132,7 @@ def test_a_clone_is_kept_if_it_is_not_to_blame(one_slot: Slot, project: Project)
 def test_a_killed_fetch_is_finished(slot: Slot, project: Project) -> None:
     """A git that dies while it fetches, with its machine or its job, leaves nothing that stops the next one."""
     job = project.job(project.commit({f"file-{number}": "x" * number for number in range(200)}))
-    killer = """case " $* " in *" fetch "*) (sleep 0.05; kill -KILL $$) & ;; esac"""
+    killer = """case " $* " in *" fetch "*) (sleep 0.01; kill -KILL $$) & ;; esac"""
     assert slot.with_programs(git=f'{killer}\nexec {GIT} "$@"').fetch(job).status != 0
     ran = slot.fetch(job)
     assert ran.status == 0, ran.output
@@ -116,21 +172,15 @@ def traps(evil: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("trap", list(traps("")))
-def test_what_was_left_does_not_run(one_slot: Slot, project: Project, server: Server, trap: str) -> None:
+def test_what_was_left_does_not_run(one_slot: Slot, of_a_submodule: tuple[Clone, str], trap: str) -> None:
     """Neither while sources are fetched, nor when the next job's script uses git."""
-    other = server.project(f"{project.path}-lib")
-    other.commit({"lib": "1"})
-    project.add_submodule("lib", f"{server.url}/{other.path}.git", other)
-    first = project.job(project.commit({"a": "1"}), GIT_SUBMODULE_STRATEGY="recursive")
-    assert one_slot.fetch(first).status == 0
+    clone, latest = of_a_submodule
+    clone.copy(one_slot)
+    job = clone.next
     evil = f"touch {one_slot.root}/evil;"
-    ran = one_slot.run(f"set -e\ncd {one_slot.project(first)}\n{traps(evil)[trap]}")
+    ran = one_slot.run(f"set -e\ncd {one_slot.project(job)}\n{traps(evil)[trap]}")
     assert ran.status == 0, ran.output
     (one_slot.root / "evil").unlink(missing_ok=True)
-    latest = other.commit({"lib": "2"})
-    project.git("-C", "lib", "fetch", "-q", "origin")
-    project.git("-C", "lib", "checkout", "-q", latest)
-    job = project.job(project.commit({"a": "2"}), GIT_SUBMODULE_STRATEGY="recursive")
     ran = one_slot.fetch(job, after="git status >/dev/null\ngit -C lib status >/dev/null\ngit submodule status")
     assert ran.status == 0, ran.output
     assert latest in ran.output
@@ -139,28 +189,56 @@ def test_what_was_left_does_not_run(one_slot: Slot, project: Project, server: Se
     assert TOKEN not in ran.output
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        "git update-index --assume-unchanged a; echo evil > a",
-        "git update-index --skip-worktree a; echo evil > a",
-        "git replace $(git rev-parse HEAD:a) $(echo evil | git hash-object -w --stdin); git pack-refs --all; rm a",
-        "git sparse-checkout set b",
-        "mkdir -p .git/info; echo a > .git/info/exclude; echo '/a -diff' > .git/info/attributes; rm a",
-    ],
-    ids=["unchanged", "skipped", "replaced", "sparse", "excluded"],
-)
-def test_files_are_those_of_the_commit(one_slot: Slot, project: Project, change: str) -> None:
-    """Whatever an earlier job made git believe of them."""
-    first = project.job(project.commit({"a": "1", "b/c": "1"}))
-    assert one_slot.fetch(first).status == 0
-    ran = one_slot.run(f"set -e\ncd {one_slot.project(first)}\n{change}")
+FSMONITOR = r"""printf '#!/bin/sh\nprintf "x\\0"\n' > .git/monitor; chmod +x .git/monitor
+git config core.fsmonitor .git/monitor; git update-index --fsmonitor; git status; echo evil > a"""
+"""A monitor of files that says of none that it has changed: the index remembers that."""
+
+BELIEFS = {
+    "unchanged": "git update-index --assume-unchanged a; echo evil > a",
+    "skipped": "git update-index --skip-worktree a; echo evil > a",
+    "replaced": "git replace $(git rev-parse HEAD:a) $(echo evil | git hash-object -w --stdin); git pack-refs --all;"
+    " rm a",
+    "sparse": "git sparse-checkout set b",
+    "excluded": "mkdir -p .git/info; echo a > .git/info/exclude; echo '/a -diff' > .git/info/attributes; rm a",
+    "monitored": FSMONITOR,
+    "a split index": "git update-index --split-index; echo evil > a",
+    "half of a split index": "git update-index --split-index; rm .git/sharedindex.*",
+    "a cache of what is untracked": "git config core.untrackedCache true; git update-index --untracked-cache;"
+    " git status; touch b/new",
+    "grafts": "mkdir -p .git/info; git rev-parse HEAD > .git/info/grafts",
+    "other objects that are gone": "echo /nonexistent > .git/objects/info/alternates",
+    "other objects that are its own": "echo ../objects > .git/objects/info/alternates",
+    "files elsewhere": "git config core.worktree /nonexistent",
+    "files elsewhere, as the worktree's own": "git config extensions.worktreeConfig true;"
+    " git config --worktree core.worktree /nonexistent",
+    "branches in the way": "git branch none; git branch $(git rev-parse HEAD)",
+    "a format that is not known": "git config core.repositoryformatversion 99",
+    "objects that are at the server": "git config extensions.partialClone origin;"
+    " git config remote.origin.promisor true",
+    "a graph of commits that is wrong": "git commit-graph write --reachable; chmod +w .git/objects/info/commit-graph;"
+    " printf xxxxxxxxxxxx | dd of=.git/objects/info/commit-graph bs=1 seek=200 conv=notrunc",
+    "attributes that are untracked": "echo '* text eol=crlf' > .gitattributes; rm a",
+    "attributes that were added": "echo '* text eol=crlf' > .gitattributes; git add .gitattributes; rm a",
+    "attributes of a directory": "echo '* text eol=crlf' > b/.gitattributes; rm b/c",
+    "attributes that are a link": "echo '* text eol=crlf' > x; ln -s x .gitattributes; rm a",
+    "a pipe in place of the index": "rm .git/index; mkfifo .git/index",
+    "pipes in place of what git reads": "for each in packed-refs shallow FETCH_HEAD objects/info/alternates"
+    " objects/info/commit-graph; do rm -f .git/$each; mkfifo .git/$each; done",
+    "pipes among the files": "rm a b/c; mkfifo a b/c .gitattributes b/.gitattributes .gitmodules",
+}
+
+
+@pytest.mark.parametrize("change", BELIEFS.values(), ids=BELIEFS.keys())
+def test_files_are_those_of_the_commit(one_slot: Slot, of_a_directory: Clone, change: str) -> None:
+    """Whatever an earlier job made git believe of them, or had it wait for."""
+    of_a_directory.copy(one_slot)
+    job = of_a_directory.next
+    ran = one_slot.run(f"set -e\ncd {one_slot.project(job)}\n{change}")
     assert ran.status == 0, ran.output
-    job = project.job(project.commit({"d": "1"}))
     ran = one_slot.fetch(job)
     assert ran.status == 0, ran.output
     assert one_slot.files(job) == {"a", "b/c", "d"}
-    assert (one_slot.project(job) / "a").read_text() == "1"
+    assert [(one_slot.project(job) / name).read_bytes().decode() for name in ("a", "b/c")] == [TEXT, TEXT]
     assert one_slot.git(job, "status", "--porcelain") == ""
 
 

@@ -1,94 +1,36 @@
 """The script of a whole job, as each shell of this machine runs it."""
 
-import os
 import re
 import shlex
+import signal
 import subprocess
-import tarfile
 from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from threading import Event
 
 import pytest
-from attrs import evolve, field, frozen
+from attrs import evolve
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gitlab_jobs import Artifact, GitInfo, Job, Step, Variable
-from taskscaler_gitlab import RunnerSettings
+from gitlab_jobs import Artifact, GitInfo, Step, Variable
 from taskscaler_gitlab.runner._caches import name_of
+from taskscaler_gitlab.runner._errors import JobInvalid
 from taskscaler_gitlab.runner._globs import FIND, OutsideProject, listing, read_pattern
 from taskscaler_gitlab.runner._marks import Marks
-from taskscaler_gitlab.runner._plan import Plan, plan_of
+from taskscaler_gitlab.runner._plan import MAX_WRITTEN, plan_of
 from taskscaler_gitlab.runner._script import Before, write_script
 from taskscaler_gitlab.runner._stages import Cause, Ended, Phase, filled_in, judge
 from taskscaler_gitlab.runner._variables import Place, environment_of
 from tests.taskscaler_gitlab.desks import leaving, script
 from tests.taskscaler_gitlab.projects import SHELLS
+from tests.taskscaler_gitlab.stage_runs import NONCE, SETTINGS, run
 
-SETTINGS = RunnerSettings(url="https://gitlab.example.com", token="glrt-0123456789", executor="instance")
-NONCE = "0123456789abcdef"
 TEXT = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=40)
 NAME = st.text(st.characters(exclude_characters="\0/\n", exclude_categories=["Cs"]), min_size=1, max_size=20).filter(
     lambda name: name not in (".", "..") and len(name.encode()) < 200
 )
-
-
-@pytest.fixture(params=[command for _, command in SHELLS], ids=[name for name, _ in SHELLS])
-def shell(request: pytest.FixtureRequest) -> Sequence[str]:
-    """Each shell in turn."""
-    command: Sequence[str] = request.param
-    return command
-
-
-@frozen
-class Ran:
-    """What became of a job."""
-
-    plan: Plan
-    code: int
-    log: str = field(repr=False)
-    marks: Marks
-    directory: Path
-
-    @property
-    def phases(self) -> list[str]:
-        """Which sections there were, in their order."""
-        return re.findall(r"section_start:\d+:(\w+)", self.log)
-
-    def files(self, number: int = 0) -> set[str]:
-        """What artifacts have."""
-        path = self.directory / "work" / "out" / f"artifacts-{number}.tar"
-        if not path.exists():
-            return set()
-        with tarfile.open(path, errors="surrogateescape") as archive:
-            return {name.removeprefix("./") for name in archive.getnames()}
-
-
-def run(
-    shell: Sequence[str], job: Job, directory: Path, *, before: Before | None = None, tools: Path | None = None
-) -> Ran:
-    """Run a job in a shell, with other tools before those of this machine."""
-    work = directory / "work"
-    work.mkdir()
-    place = Place(builds_dir=str(directory / "builds"), instance="i-1", slot=0)
-    environment = environment_of(job, SETTINGS, place)
-    plan = plan_of(job, SETTINGS, environment, cache_dir=str(directory / "cache"), brings=False)
-    text = write_script(
-        plan.stages,
-        before or Before(),
-        nonce=NONCE,
-        shell=shlex.join(shell) if len(shell) == 1 else "",
-        script_timeout=environment.options.script_timeout,
-    )
-    path = directory / "script"
-    path.write_text(text)
-    env = {**os.environ, "PATH": f"{tools}:{os.environ['PATH']}" if tools else os.environ["PATH"]}
-    done = subprocess.run([*shell, "-e", str(path)], cwd=work, env=env, capture_output=True, timeout=60, check=False)
-    marks = Marks(NONCE, 100)
-    log = marks.feed(done.stdout) + marks.end()
-    assert done.stderr == b""
-    return Ran(plan, done.returncode, log.decode(errors="replace"), marks, directory)
 
 
 def test_stages_run_in_gitlabs_order(shell: Sequence[str], tmp_path: Path) -> None:
@@ -110,6 +52,15 @@ def test_a_failure_before_the_script_ends_the_job(shell: Sequence[str], tmp_path
     assert judge(ran.plan.stages, ran.marks.ended).cause is Cause.SYSTEM
 
 
+def test_an_instance_whose_disk_is_full_runs_nothing(shell: Sequence[str], tmp_path: Path) -> None:
+    """Not half a script; the log says why, and nobody takes it for a success."""
+    ran = run(shell, script("echo ran"), tmp_path, is_full=True)
+    assert ran.code not in (0, None)
+    assert (ran.marks.all_begun, ran.phases) == (set(), [])
+    assert "ERROR: the job cannot be written to this disk; is it full?" in ran.log
+    assert judge(ran.plan.stages, filled_in(ran.plan.stages, {}, None, ran.code), {0}).cause is Cause.LOST
+
+
 def test_a_clock_that_outlives_its_script_hits_nobody(shell: Sequence[str], tmp_path: Path) -> None:
     """Whoever has the number of a script that was killed meanwhile: without its directory, nothing is signalled."""
     text = write_script([], Before(), nonce=NONCE)
@@ -119,6 +70,32 @@ def test_a_clock_that_outlives_its_script_hits_nobody(shell: Sequence[str], tmp_
     assert done.stdout == b"over\n"
     there = check.replace(f"{tmp_path}/gone", str(tmp_path))
     assert b"hit\n" in subprocess.run([*shell, "-c", there], capture_output=True, timeout=30, check=True).stdout
+
+
+def test_what_is_asked_to_end_takes_its_stage_along(shell: Sequence[str], tmp_path: Path) -> None:
+    """Also one that pays no heed to SIGTERM, and what it has started: stages have process groups of their own."""
+    lines = ("trap '' TERM", f"sleep 1000 & echo $! $$ > {tmp_path}/running", "kill -TERM $PPID", "wait; sleep 1000")
+    ran = run(shell, script(*lines, after=["echo aft''er"]), tmp_path)
+    assert ran.code == 128 + signal.SIGTERM
+    assert not re.search("after|Terminated|Killed", ran.log)
+    assert all(map(ends, (tmp_path / "running").read_text().split()))
+
+
+def ends(number: str) -> bool:
+    """Whether a process ends: the one that has killed it does not wait for it, and busy cores let it be for a while."""
+    for _ in range(500):
+        if not is_running(number):
+            return True
+        Event().wait(0.01)
+    return False
+
+
+def is_running(number: str) -> bool:
+    """Whether there is such a process, beside those that nobody has waited for."""
+    try:
+        return " Z " not in Path(f"/proc/{number}/stat").read_text()
+    except FileNotFoundError:
+        return False
 
 
 def test_sources_are_tried_again(tmp_path: Path) -> None:
@@ -234,11 +211,39 @@ def test_patterns_mean_what_they_mean_at_gitlab(paths: set[str], globs: list[str
     assert found == {path for path in files if matches(path.split("/"), globs)}
 
 
-@pytest.mark.parametrize("path", ["", "..", "../a", "/etc", "a/../..", "a\nb", "a\0b"])
+@pytest.mark.parametrize("path", ["", "..", "../a", "/etc", "a/../..", "a\nb", "a\0b", "a" * 5000])
 def test_patterns_that_lead_out(path: str) -> None:
     """They mean nothing in the project."""
     with pytest.raises(OutsideProject):
         read_pattern(path, "/builds/project")
+
+
+def test_the_texts_of_a_job_do_not_fill_the_memory() -> None:
+    """A hundred paths of a kilobyte could stand for gigabytes: all of them together have a limit."""
+    long = Variable(key="LONG", value="x" * 10_000)
+    job = script("true", variables=(long,), artifacts=(leaving(*["$LONG" * 100] * 100),))
+    environment = environment_of(job, SETTINGS, Place(builds_dir="/builds", instance="i-1", slot=0))
+    with pytest.raises(JobInvalid, match="refer to long values less often"):
+        plan_of(job, SETTINGS, environment, cache_dir="/cache", brings=False)
+
+
+@pytest.mark.parametrize("mark", ["x", "'"])
+def test_all_stages_fit_into_memory(mark: str) -> None:
+    """With the variables that each begins with, and quotation marks as the script of a leg has them."""
+    place = Place(builds_dir="/builds", instance="i-1", slot=0)
+    steps = tuple(Step(name=f"step{number}", script=("true",), when="on_success") for number in range(120))
+    job = evolve(script("true", variables=(Variable(key="LONG", value=mark * 600_000),)), steps=steps)
+    with pytest.raises(JobInvalid, match="more than 64000000 characters with what each of its stages runs"):
+        plan_of(job, SETTINGS, environment_of(job, SETTINGS, place), cache_dir="/cache", brings=False)
+    few = script("true", variables=(Variable(key="LONG", value=mark * 300_000),))
+    stages = plan_of(few, SETTINGS, environment_of(few, SETTINGS, place), cache_dir="/cache", brings=False).stages
+    assert len(write_script(stages, Before(), nonce=NONCE)) < MAX_WRITTEN + 1_000_000
+
+
+def test_a_pattern_of_braces_and_stars_is_read_once() -> None:
+    """Not again for each of them."""
+    pattern = read_pattern("{*" * 2000, "/builds/project")
+    assert len(pattern.regex) < 50_000
 
 
 def test_an_absolute_pattern_in_the_project() -> None:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from gitlab_jobs import Credential, Dependency, GitInfo, Image, Job, JobInfo, Variable
 from taskscaler_gitlab import RunnerSettings
 from taskscaler_gitlab.runner._errors import JobInvalid
-from taskscaler_gitlab.runner._variables import JobEnvironment, Place, environment_of
+from taskscaler_gitlab.runner._variables import MAX_WRITTEN, JobEnvironment, Place, environment_of
 from tests.taskscaler_gitlab.projects import SHELLS, Slot
 
 TOKEN = "glcbt-0123456789"
@@ -118,13 +118,6 @@ def test_certificates_are_files() -> None:
     assert named == {"CA": "CA", "CERT": "CERT", "KEY": "KEY"}
 
 
-def test_the_status_of_later_stages() -> None:
-    """An ``after_script`` learns how the script ended, unless the job has a status of its own."""
-    assert of().with_status("failed").exports["CI_JOB_STATUS"] == "failed"
-    assert of().with_status("failed").expand("$CI_JOB_STATUS") == "failed"
-    assert of(CI_JOB_STATUS="mine").with_status("failed").exports["CI_JOB_STATUS"] == "mine"
-
-
 def test_services_have_what_is_public() -> None:
     """And what they declare, which may refer to everything; a value that refers to a secret comes as it is."""
     variables = [
@@ -196,6 +189,14 @@ def test_many_values_grow_together(value: str) -> None:
     many = [Variable(key=f"A{number}", value=value) for number in range(20)]
     with pytest.raises(JobInvalid, match="refer to long values less often"):
         of(*many, LONG="x" * 1_000_000)
+
+
+@pytest.mark.parametrize(("value", "is_file"), [("x" * MAX_WRITTEN, False), ("'" * (MAX_WRITTEN // 5), True)])
+def test_variables_fit_into_memory_as_a_shell_reads_them(value: str, *, is_file: bool) -> None:
+    """Each stage has them, and quotation marks become several characters: one job does not end the manager."""
+    with pytest.raises(JobInvalid, match="as a shell reads them; make them shorter"):
+        of(Variable(key="LONG", value=value, file=is_file))
+    of(Variable(key="LONG", value=value[: MAX_WRITTEN // 10], file=is_file))
 
 
 def test_a_value_with_nul_is_refused() -> None:

@@ -17,14 +17,23 @@ from fleeting.config import did_you_mean, file_error, find_runner, quoted, read_
 from fleeting.errors import ConfigProblem, Mistake
 from fleeting.plugins import structure
 from taskscaler.config import RunnerConfig, load
-from taskscaler_gitlab._settings import CacheSettings, CustomBuildDir, DockerSettings, OwnSettings, RunnerSettings, Top
+from taskscaler_gitlab._settings import (
+    FEATURE_FLAGS,
+    CacheSettings,
+    CustomBuildDir,
+    DockerSettings,
+    OwnSettings,
+    RunnerSettings,
+    Top,
+)
+from taskscaler_gitlab._sidecar_settings import sidecar_problems, with_passed, without_passed
 
 T = TypeVar("T")
 Table: TypeAlias = Mapping[str, object]
 
 _GITLABS = frozenset({
     "machine", "ssh", "shell", "monitoring", "custom", "kubernetes", "parallels", "virtualbox", "referees", "labels",
-    "feature_flags", "id", "token_obtained_at", "token_expires_at", "post_clone_script", "pre_clone_script",
+    "id", "token_obtained_at", "token_expires_at", "post_clone_script", "pre_clone_script",
 })  # fmt: skip
 """Keys of GitLab's that are not taken for slips of the pen, however near to ours they are."""
 
@@ -83,9 +92,10 @@ def read_config(path: Path, *, runner: str | None = None) -> ServiceConfig:
     problems: list[ConfigProblem] = []
     unsupported = [*_unsupported(entry)]
     top = _read(Top, file, "", problems, {"runners"})
-    own = _read(RunnerSettings, _without_clouds(entry), key, problems, {"autoscaler"})
+    own = _read(RunnerSettings, without_passed(_without_clouds(entry)), key, problems, {"autoscaler"})
     fleet = _fleet(path, runner, problems)
-    settings = None if own is None else _with_files(own, path.parent, key, problems)
+    problems += sidecar_problems(entry, own, key)
+    settings = None if own is None else _with_files(with_passed(own, entry), path.parent, key, problems)
     if problems or top is None or settings is None or fleet is None:
         raise file_error(problems, file, source=str(path))
     return ServiceConfig(
@@ -93,8 +103,8 @@ def read_config(path: Path, *, runner: str | None = None) -> ServiceConfig:
         runner=settings,
         fleet=fleet,
         top=top,
-        ignored=tuple(_ignored(file, entry, fleet)),
-        unsupported=(*unsupported, *fleet.unsupported),
+        ignored=tuple(_ignored(file, entry, fleet, has_sidecars=settings.has_sidecars)),
+        unsupported=(*(() if settings.has_sidecars else unsupported), *fleet.unsupported),
     )
 
 
@@ -230,13 +240,18 @@ def _with_files(
     return evolve(runner, tls_ca_file=ca, tls_cert_file=cert, tls_key_file=secret)
 
 
-def _ignored(file: Table, entry: Table, fleet: RunnerConfig) -> Iterator[str]:
-    """What means nothing here, in the order of the file."""
+def _ignored(file: Table, entry: Table, fleet: RunnerConfig, *, has_sidecars: bool) -> Iterator[str]:
+    """What means nothing here, in the order of the file; to sidecars, everything about jobs means what it should."""
     yield from (key for key in file if key not in {"runners", *_keys(Top)})
+    if has_sidecars:
+        yield from (key for key in fleet.ignored if key.startswith("runners.autoscaler."))
+        return
     yield from _strangers(entry, "runners", _keys(RunnerSettings).keys() | {"autoscaler"})
     for name, cls in _TABLES.items():
         if isinstance(table := entry.get(name), Mapping):
             yield from _strangers(table, f"runners.{name}", _keys(cls).keys())
+    if isinstance(flags := entry.get("feature_flags"), Mapping):
+        yield from _strangers(flags, "runners.feature_flags", FEATURE_FLAGS)
     yield from (key for key in fleet.ignored if key.startswith("runners.autoscaler."))
 
 

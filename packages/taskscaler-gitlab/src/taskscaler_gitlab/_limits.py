@@ -33,6 +33,9 @@ class Facts:
     is_draining: bool = False
     """Whether no more jobs are wanted."""
 
+    trouble: str = ""
+    """What was wrong with GitLab's last answer; empty: nothing."""
+
     silent_for: float = 0.0
     """Seconds for which GitLab is not asked, because it refused the token too often."""
 
@@ -64,13 +67,19 @@ def _asking(facts: Facts) -> str:
         return f"GitLab refused the runner's token three times in a row, {again}; check the token"
     if not facts.has_room and facts.requests == 0:
         return f"no more are asked for, because of {_whose(facts)}"
+    if facts.trouble:
+        return f"GitLab does not answer as it should, and requests are repeated ({facts.trouble})"
     if facts.waits_for_slot:
         return "no more are asked for until the fleet has a slot to reserve; `taskscaler explain` says why it has none"
-    if facts.requests:
-        several = f"{facts.requests} requests are open, each with a slot reserved"
-        held = "a request is open, with a slot reserved" if facts.requests == 1 else several
-        return f"{held} (at most {facts.request_limit} at once for now)"
-    return "the next request is due in a moment"
+    return _requests(facts)
+
+
+def _requests(facts: Facts) -> str:
+    if not facts.requests:
+        return "the next request is due in a moment"
+    several = f"{facts.requests} requests are open, each with a slot reserved"
+    held = "a request is open, with a slot reserved" if facts.requests == 1 else several
+    return f"{held} (at most {facts.request_limit} at once for now)"
 
 
 def _whose(facts: Facts) -> str:

@@ -1,12 +1,15 @@
 """The schema of a ``[[runners]]`` entry, as far as it is about jobs. Names, meanings and defaults are GitLab's."""
 
+import posixpath
 import re
 from collections.abc import Mapping
-from typing import Literal
+from pathlib import PurePosixPath
+from typing import Any, Literal
 
 from attrs import Attribute, field, frozen
-from attrs.validators import ge
+from attrs.validators import ge, gt
 
+from fleeting import Duration
 from fleeting.plugins import is_absolute
 
 EXECUTORS: Mapping[str, str] = {"docker": "docker", "docker-autoscaler": "docker", "instance": "instance"}
@@ -26,6 +29,12 @@ def _is_cpus(_: object, __: "Attribute[str]", value: str) -> None:
 def _is_socket(_: object, __: "Attribute[str]", value: str) -> None:
     if value and not value.startswith("unix:///"):
         raise ValueError("the daemon's socket on the instance, such as unix:///var/run/docker.sock")
+
+
+def _is_for_metrics(_: object, __: "Attribute[str]", value: str) -> None:
+    found = re.fullmatch(r"(?:\[[0-9A-Fa-f:.]+\]|[^\[\]:/@\s]*):([0-9]{1,5})", value)
+    if value and (found is None or int(found[1]) > 0xFFFF):  # noqa: PLR2004  (TCP's)
+        raise ValueError('HOST:PORT, such as "127.0.0.1:9252"')
 
 
 def _no_nul(_: object, __: "Attribute[str]", value: str) -> None:
@@ -53,6 +62,11 @@ class CustomBuildDir:
 
     enabled: bool = True
     """Whether jobs choose a directory below ``builds_dir`` by ``GIT_CLONE_PATH``."""
+
+
+def _whole_path(path: str) -> str:
+    """An absolute path in a container, in one form: that of Docker, for which two slashes at its beginning are one."""
+    return posixpath.normpath(f"/{path.lstrip('/')}")
 
 
 @frozen(kw_only=True)
@@ -116,6 +130,15 @@ class DockerSettings:
         return tuple(each for each in self.volumes if ":" in each)
 
     @property
+    def bound(self) -> frozenset[str]:
+        """Where in containers that is: all slots of an instance have the same there."""
+        return frozenset(_whole_path(each.split(":")[1]) for each in self.binds)
+
+    def is_shared(self, path: str) -> bool:
+        """Whether a directory in containers is in what all slots of an instance have there."""
+        return any(PurePosixPath(_whole_path(path)).is_relative_to(each) for each in self.bound)
+
+    @property
     def kept(self) -> tuple[str, ...]:
         """Directories of containers that are kept for later jobs."""
         return () if self.disable_cache else tuple(each for each in self.volumes if ":" not in each)
@@ -152,12 +175,80 @@ class DockerSettings:
         return {key: value for key, value in wanted.items() if value}
 
 
+def _is_address(_: object, __: "Attribute[str]", value: str) -> None:
+    if value and not re.fullmatch(r"https?://[^\s/@?#]+(/[^\s@?#]*)?", value):
+        raise ValueError('an address such as "http://10.0.0.5:8930"')
+
+
+def _is_place(_: object, __: "Attribute[str]", value: str) -> None:
+    host, _colon, port = value.rpartition(":")
+    if value and not (host and port.isascii() and port.isdigit() and 0 < int(port) <= _LAST_PORT):
+        raise ValueError('an address of this machine and a port, such as "0.0.0.0:8930"')
+
+
+_LAST_PORT = 65535
+
+
+@frozen(kw_only=True)
+class SidecarSettings:
+    """The table ``[runners.taskscaler.sidecar]``: the gitlab-runner that runs jobs on the instances."""
+
+    binary: str = field(default="", validator=_no_nul)
+    """Where it is on instances; nothing: in their PATH, if `upload` is not given either."""
+
+    upload: str | None = field(default=None, validator=is_absolute)
+    """Where it is on this machine; it is brought to each instance once. None: it is there already."""
+
+    executor: str = field(default="", validator=_no_nul)
+    """What it runs jobs with; nothing: ``docker`` for ``docker-autoscaler``, else ``shell``."""
+
+    passed: Mapping[str, Any] = field(factory=dict, repr=False, metadata={"internal": True})
+    """What else its ``[[runners]]`` says: all that ours does, and beyond that all that this table does."""
+
+
+@frozen(kw_only=True)
+class LogRetention:
+    """The table ``[runners.taskscaler.retention]``: how long logs of jobs that are over are kept on this machine."""
+
+    age: Duration = field(default=30 * 86400.0, validator=gt(0))
+    """Seconds after which a log is deleted."""
+
+    size: int = field(default=256 << 20, validator=ge(0))
+    """Bytes that all of them may have; beyond that, the oldest are deleted first."""
+
+
+@frozen(kw_only=True)
+class CacheRetention:
+    """The table ``[runners.taskscaler.cache_retention]``: which caches stay in ``cache_on_manager``."""
+
+    age: Duration = field(default=30 * 86400.0, validator=gt(0))
+    """Seconds without use after which a cache is deleted."""
+
+    size: int = field(default=10 << 30, validator=ge(0))
+    """Bytes that all of them may have; beyond that, those that were used least recently are deleted first."""
+
+
 @frozen(kw_only=True)
 class OwnSettings:
     """The table ``[runners.taskscaler]``: what GitLab Runner does not know."""
 
-    run_with: Literal["own"] = "own"
-    """Who runs jobs: this program itself."""
+    run_with: Literal["own", "sidecar"] = "own"
+    """Who runs jobs: this program itself, or a gitlab-runner beside each."""
+
+    reach: Literal["tunnel", "url"] = "tunnel"
+    """How sidecars reach this program: through its connection to their instance, or at `advertise_url`."""
+
+    advertise_url: str = field(default="", validator=_is_address)
+    """Where this program is, as seen from instances."""
+
+    listen: str = field(default="", validator=_is_place)
+    """Where it listens for them, as ``address:port``; what is between the two is somebody else's."""
+
+    keep_job_tokens: bool = False
+    """Whether tokens of jobs that sidecars run are noted down, and not only their hashes."""
+
+    sidecar: SidecarSettings = SidecarSettings()
+    """The table ``sidecar``."""
 
     placements: int = field(default=3, validator=ge(1))
     """How often a job is placed at most whose instance is lost before anything of it ran."""
@@ -165,8 +256,21 @@ class OwnSettings:
     cache_on_manager: str | None = field(default=None, validator=is_absolute)
     """A directory where caches are kept here too, for instances that do not live long. None: nowhere."""
 
+    cache_retention: CacheRetention = CacheRetention()
+    """The table ``cache_retention``."""
+
     state_dir: str | None = field(default=None, validator=is_absolute)
     """Where jobs are noted down that have been taken. None: beside the state of the fleet."""
+
+    retention: LogRetention = LogRetention()
+    """The table ``retention``."""
+
+
+FEATURE_FLAGS = frozenset({
+    "FF_CLEAN_UP_FAILED_CACHE_EXTRACT", "FF_ENABLE_BASH_EXIT_CODE_CHECK", "FF_ENABLE_JOB_CLEANUP",
+    "FF_SCRIPT_SECTIONS", "FF_USE_GIT_NATIVE_CLONE",
+})  # fmt: skip
+"""Those of GitLab Runner that have an effect here; the others are settled one way or the other."""
 
 
 @frozen(kw_only=True)
@@ -237,6 +341,9 @@ class RunnerSettings:
     debug_trace_disabled: bool = False
     """Whether ``CI_DEBUG_TRACE`` has no effect."""
 
+    feature_flags: Mapping[str, bool] = field(factory=dict)
+    """The table ``feature_flags``, which no job overrides; those of `FEATURE_FLAGS` have an effect."""
+
     cache: CacheSettings = CacheSettings()
     """The table ``cache``."""
 
@@ -270,6 +377,11 @@ class RunnerSettings:
         return EXECUTORS[self.executor]
 
     @property
+    def has_sidecars(self) -> bool:
+        """Whether gitlab-runners run the jobs."""
+        return self.taskscaler.run_with == "sidecar"
+
+    @property
     def output_bytes(self) -> int:
         """Bytes of a job's log."""
         return self.output_limit << 10
@@ -296,6 +408,9 @@ class Top:
 
     log_level: Literal["debug", "info", "warn", "warning", "error", "fatal", "panic"] = "info"
     """What is logged, and what is more important."""
+
+    listen_address: str = field(default="", validator=_is_for_metrics)
+    """Where Prometheus finds the metrics, ``HOST:PORT``; ``:PORT``: on all addresses. Nothing: nowhere."""
 
     log_format: Literal["runner", "text", "json"] = "runner"
     """How."""

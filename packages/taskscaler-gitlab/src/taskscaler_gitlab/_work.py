@@ -1,8 +1,9 @@
 """One job of GitLab's, from when it was handed out until GitLab has its end, over any number of restarts."""
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import closing
+from io import BytesIO, FileIO
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -10,8 +11,8 @@ import anyio
 from anyio import to_thread
 from attrs import define, evolve, field, frozen
 
-from fleeting import Clock, ConnectError, Unreachable
-from fleeting.errors import CommandLost, NameUnknown
+from fleeting import Clock, ConnectError, FleetingError, Unreachable, Usage
+from fleeting.errors import CommandLost, NameUnknown, SystemRefused
 from fleeting.plugins import one_line
 from gitlab_jobs import End, Job, Outcome, Phase, Report, Trace
 from gitlab_jobs.client import GitLabClient, Reporting, reporting
@@ -19,10 +20,13 @@ from taskscaler import Lease, LeaseLost, NoCapacity, Taskscaler
 from taskscaler.executors import Executor
 from taskscaler_gitlab._record import JobDirectory, Record, Stage
 from taskscaler_gitlab._settings import RunnerSettings
-from taskscaler_gitlab.runner import abandon, has_begun, kept_log, run_job
+from taskscaler_gitlab.runner import RecordUnreadable, abandon, has_begun, kept_log, run_job, usage_of
 
 FAREWELL = 10.0
 """Seconds that a job which is ended by us has to be ended on its instance."""
+
+RETURN = 60.0
+"""Seconds that an instance has to be there again on which something of a job is to be ended."""
 
 _SYSTEM = Outcome(is_success=False, failure_reason="runner_system_failure")
 _CANCELED = Outcome(is_success=False, failure_reason="job_canceled")
@@ -62,6 +66,10 @@ class Runs(Protocol):
         """Whether anything of it may have run."""
         ...
 
+    def usage_of(self, directory: Path) -> Usage:
+        """What it has used."""
+        ...
+
 
 class OwnRuns:
     """As this package runs jobs."""
@@ -70,6 +78,7 @@ class OwnRuns:
     abandon = staticmethod(abandon)
     kept_log = staticmethod(kept_log)
     has_begun = staticmethod(has_begun)
+    usage_of = staticmethod(usage_of)
 
 
 @frozen(kw_only=True)
@@ -97,6 +106,49 @@ class Shop:
         return (self.info.get("features") or {}).get("two_phase_job_commit") is True
 
 
+async def let_go(scaler: Taskscaler, key: str, end: Callable[[Lease], Awaitable[object]]) -> None:
+    """Take up the lease of a job that is not resumed, end what the job left running there, and give the slot back.
+
+    Args:
+        scaler: Has the lease.
+        key: The lease's; nothing happens if it is not detached.
+        end: Ends what runs there.
+    """
+    if not any(each.key == key for each in scaler.detached):
+        return
+    try:
+        lease = await scaler.reattach(key, timeout=RETURN)
+    except FleetingError as error:  # it was lost, or its instance does not come back
+        log.info("stray_gone", extra={"key": key, "why": one_line(str(error))})
+        return
+    try:
+        await end(lease)
+    finally:
+        lease.release()
+
+
+async def replaced(lease: Lease) -> None:
+    """Have the instance replaced, because nobody can say what runs there."""
+    lease.mark_suspect("a job that is not continued may run there")
+
+
+async def end_there(runs: Runs, executor: Executor, lease: Lease, *, directory: Path) -> None:
+    """Leave nothing of a job on its instance; where that is not certain, the instance is replaced."""
+    with anyio.move_on_after(FAREWELL, shield=True):
+        try:
+            await runs.abandon(executor, lease, directory=directory)
+        except Exception as error:
+            if not isinstance(error, FleetingError | OSError):
+                log.exception("job_not_ended", extra={"instance": lease.instance})
+            lease.mark_suspect(f"a job may still run there: {one_line(str(error)) or type(error).__name__}")
+        return
+    lease.mark_suspect("a job may still run there: it did not end in time")
+
+
+class _HandedBack(Exception):
+    """Nothing of the job has run, and nothing will: the daemon ends for good."""
+
+
 class _NotOurs(Exception):
     """GitLab wants no more of the job, or gave it to somebody else."""
 
@@ -113,11 +165,17 @@ class Work:
     job: Job
     directory: JobDirectory
     record: Record
+    is_ended_by: bool = True
+    """Whether our executor can end it, as it is the one that began it."""
+
+    wreck: str = ""
+    """Why its files cannot be used, so that it cannot continue: it is ended, and reported; empty: they can."""
+
     end: End | None = field(default=None, init=False)
     """What became of its report; None: it is not over."""
 
     problem: str = field(default="", init=False)
-    """Why it could not be seen to its end here; it is tried again after a restart."""
+    """Why it could not be seen to its end here; GitLab learns of it after a restart."""
 
     lease: Lease | None = field(default=None, init=False)
     """While it has a slot."""
@@ -134,11 +192,17 @@ class Work:
     report: Reporting | None = field(default=None, init=False)
     """While GitLab is told about it."""
 
+    usage: Usage = field(default=Usage(), init=False)
+    """What it has used on its instances, as far as that is known, once it has ended."""
+
     interrupted: str = field(default="", init=False)
     """Why it is ended by us; empty: it is not."""
 
     over: anyio.Event = field(factory=anyio.Event, init=False)
     """Set once it is over, left to the next daemon, or stuck."""
+
+    _unwanted: anyio.Event = field(factory=anyio.Event, init=False)
+    """Set once it is not to wait for its slot any more, because there will be none."""
 
     _scope: anyio.CancelScope | None = field(default=None, init=False)
     """Around what ends when it is interrupted."""
@@ -150,17 +214,49 @@ class Work:
         """Names the try that is under way among all that run on instances."""
         return f"{self.record.prefix}-{self.record.tries}"
 
+    @property
+    def log(self) -> Path | None:
+        """Its log here; None: it is not kept any more."""
+        return self.directory.trace if self.directory.path.exists() else None
+
+    @property
+    def account(self) -> Sequence[str]:
+        """What an explanation says of it beyond what it says of every job: how much of its log GitLab has."""
+        if self.report is None:
+            return ()
+        trace = self.report.report.trace
+        return (f"GitLab has {trace.sent} of the {trace.size} bytes of its log",)
+
     async def see_through(self) -> None:
         """See it to its end, or as far as this process goes; whatever goes wrong is its own."""
         try:
             await self._see_through()
-        except Exception as error:  # whatever it is, it ends nothing else
-            self.problem = one_line(str(error)) or type(error).__name__
+        except Exception as error:
             log.exception("job_stuck", extra={"job": self.job.id})
+            self.problem = str(SystemRefused(error)) if isinstance(error, OSError) else self._reason(error)
+            await self._leave_nothing()
         finally:
             self.report = None
             self.over_at = self.shop.clock.now()
             self.over.set()
+
+    @staticmethod
+    def _reason(error: Exception) -> str:
+        """Why it failed, for whoever has no business with this machine's files."""
+        if isinstance(error, OSError) and error.strerror:
+            return error.strerror
+        return one_line(str(error)) or type(error).__name__
+
+    async def _leave_nothing(self) -> None:
+        """Leave neither its commands nor, once GitLab knows its end, its token, after a failure that nobody foresaw."""
+        try:
+            await self._let_go()
+            if self.report is not None and self.report.report.end is not None:
+                self.end = self.report.report.end
+                self.record = self.record.ended(_SYSTEM, is_canceling=False)
+                await to_thread.run_sync(self.directory.end)
+        except Exception:
+            log.exception("job_stuck", extra={"job": self.job.id})
 
     def interrupt(self, why: str) -> None:
         """End it: its commands end, and GitLab learns that its runner did that; nothing happens if it is over."""
@@ -169,60 +265,124 @@ class Work:
             if self._scope is not None:
                 self._scope.cancel()
 
+    def hand_back(self) -> None:
+        """Wait no longer for a slot, if the fleet hands out none any more and nothing of it has run."""
+        self._unwanted.set()
+
     # --- towards GitLab ----------------------------------------------------------------------------------
 
     async def _see_through(self) -> None:
-        is_ended = self.record.stage is Stage.ENDED
-        kept = None if is_ended else await to_thread.run_sync(self.shop.runs.kept_log, self.directory.path)
-        with closing(await to_thread.run_sync(self.directory.open_trace, kept)) as spool:
+        with closing(await self._opened()) as spool:
             trace = Trace(limit=self.shop.settings.output_bytes, spool=spool)
-            resume = self._resumed if self.record.stage is not Stage.TAKEN else None
+            resume = self._resumed if self.wreck or self.record.stage is not Stage.TAKEN else None
             async with reporting(self.shop.client, self.job, info=self.shop.info, trace=trace, resume=resume) as report:
                 self.report = report
                 try:
-                    await self._ended(report, self.record.outcome or await self._outcome(report))
+                    await self._ended(report, await self._outcome(report))
+                except _HandedBack:
+                    await self._give_to_others(report)
                 except _NotOurs:
-                    pass
+                    await self._let_go()
                 except anyio.get_cancelled_exc_class():
                     report.hand_over()
                     raise
             self.end = report.report.end
         await to_thread.run_sync(self.directory.end)
 
+    async def _give_to_others(self, report: Reporting) -> None:
+        """Let GitLab give it to another runner; one that is ours already fails, with a reason that can be retried."""
+        if report.report.phase is Phase.PREPARING:
+            await report.leave()
+            return
+        report.note("\n\x1b[31;1mERROR: Job failed (system failure): its runner was drained before there was a slot")
+        report.note(" for it\x1b[0;m\n")
+        await self._ended(report, _SYSTEM)
+
+    async def _opened(self) -> FileIO | BytesIO:
+        """Open its log; one that cannot be used is begun in memory, and ends the job, whose log would not be whole."""
+        try:
+            is_whole = self.wreck or self.record.stage is Stage.ENDED
+            kept = None if is_whole else await to_thread.run_sync(self.shop.runs.kept_log, self.directory.path)
+            return await to_thread.run_sync(self.directory.open_trace, kept)
+        except Exception as error:
+            if not isinstance(error, OSError):
+                log.exception("job_unreadable", extra={"job": self.job.id})
+            self.wreck = self.wreck or self._reason(error)
+            return BytesIO()
+
     def _resumed(self, trace: Trace, now: float) -> Report:
-        """The report as it was before a restart."""
+        """The report as it was before a restart; of what is wrecked, nobody knows whether it was claimed."""
         is_ended = self.record.stage is Stage.ENDED
         return Report(
             trace,
             now,
             two_phase=self.shop.two_phase,
-            phase=Phase.FINISHING if is_ended else Phase.RUNNING,
+            phase=Phase.FINISHING if is_ended else Phase.CLAIMING if self.wreck else Phase.RUNNING,
             outcome=self.record.outcome,
             is_canceling=self.record.is_canceling,
         )
 
     async def _ended(self, report: Reporting, outcome: Outcome) -> None:
-        """Note down how it ended, and tell GitLab."""
+        """Note down how it ended, and tell GitLab, which is to know it also if it cannot be noted down."""
+        self.usage = await self._looked_up_usage()
         if self.record.stage is not Stage.ENDED:
             report.end_log()
-            await self._note(self.record.ended(outcome, is_canceling=report.canceling.is_set()))
+            record = self.record.ended(outcome, is_canceling=report.canceling.is_set())
+            try:
+                await self._note(record)
+            except OSError as error:
+                log.warning("end_not_noted_down", extra={"job": self.job.id, "error": str(SystemRefused(error))})
+                self.record = record
         await report.finish(outcome)
+
+    async def _looked_up_usage(self) -> Usage:
+        """What it has used; of a job whose files cannot be read, nothing is known."""
+        try:
+            return await to_thread.run_sync(self.shop.runs.usage_of, self.directory.path)
+        except (RecordUnreadable, OSError):
+            return Usage()
 
     async def _outcome(self, report: Reporting) -> Outcome:
         """Run it; what keeps it from being run is told in its log.
 
         Raises:
             _NotOurs: GitLab wants no more of it.
+            _HandedBack: Somebody else is to run it.
         """
+        if self.record.outcome is not None:
+            await self._let_go()  # its slot, if we were killed before that was given back
+            return self.record.outcome
         try:
-            outcome = await self._interruptible(report)
-        except _Failed as failure:
-            report.note(f"\n\x1b[31;1mERROR: Job failed (system failure): {failure}\x1b[0;m\n")
+            outcome = await self._wrecked() if self.wreck else await self._interruptible(report)
+        except (_NotOurs, _HandedBack):
+            raise
+        except Exception as error:  # noqa: BLE001  (logged there, unless it was foreseen)
+            report.note(f"\n\x1b[31;1mERROR: Job failed (system failure): {await self._failed(error)}\x1b[0;m\n")
             return _SYSTEM
         if outcome is not None:
             return outcome
         report.note(f"\n\x1b[31;1mERROR: {self.interrupted}\x1b[0;m\n")
         return _INTERRUPTED
+
+    async def _wrecked(self) -> Outcome:
+        """End what it has left running.
+
+        Raises:
+            _Failed: Always, with the reason.
+        """
+        await self._let_go()
+        raise _Failed(f"what its runner noted down cannot be used ({self.wreck})")
+
+    async def _failed(self, error: Exception) -> str:
+        """Why it cannot be run; of a failure that nobody foresaw, the job alone ends."""
+        if isinstance(error, _Failed):
+            return str(error)
+        if isinstance(error, RecordUnreadable):
+            log.error("job_unreadable", extra={"job": self.job.id, "error": one_line(str(error))})
+        else:
+            log.error("job_failed_unexpectedly", exc_info=error, extra={"job": self.job.id})
+        await self._let_go()
+        return f"the runner failed unexpectedly ({type(error).__name__})"
 
     async def _interruptible(self, report: Reporting) -> Outcome | None:
         """Run it; None if it was interrupted."""
@@ -300,7 +460,10 @@ class Work:
             return await scaler.acquire_lease(key, persistent=self.shop.outlives, place=self._place)
         except NoCapacity as error:
             if self.shop.is_draining():
-                await anyio.sleep_forever()  # until it is left to the next daemon
+                if await self._has_begun():
+                    await anyio.sleep_forever()  # until it is left to the next daemon
+                await self._unwanted.wait()
+                raise _HandedBack from error
             raise _Failed(f"there was no instance for it in time ({one_line(str(error))})") from error
 
     async def _has_begun(self) -> bool:
@@ -346,14 +509,14 @@ class Work:
 
     async def _end_there(self, lease: Lease) -> None:
         """Leave nothing of it on its instance."""
-        with anyio.move_on_after(FAREWELL, shield=True):
-            try:
-                await self.shop.runs.abandon(self.shop.executor, lease, directory=self.directory.path)
-            except (Unreachable, ConnectError, OSError) as error:
-                lease.mark_suspect(f"a job may still run there: {one_line(str(error))}")
-                return
+        if not self.is_ended_by:
+            await replaced(lease)
             return
-        lease.mark_suspect("a job may still run there: it did not end in time")
+        await end_there(self.shop.runs, self.shop.executor, lease, directory=self.directory.path)
+
+    async def _let_go(self) -> None:
+        """End what an earlier manager, or a failure, has left of it on an instance, and give that slot back."""
+        await let_go(self.shop.scaler, self.record.key, self._end_there)
 
     async def _place_again(self, lease: Lease, error: Exception) -> None:
         """Begin again elsewhere, if nothing of it ran.

@@ -5,13 +5,19 @@ What a command needs is imported when it runs: help must come at once.
 
 import sys
 from pathlib import Path
+from typing import Literal
 
 import click
 
 from fleeting.cli import Commands
+from taskscaler_gitlab.cli._our_failure import DriverCommands
 
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 _RUNNER = click.option("--runner", metavar="NAME", help="Which of the [[runners]], if the file has several.")
+_RUN_EPILOG = """
+Exit status: 0 once it was stopped or drained, 1 if the fleet could not be opened or another daemon has it, 2 if the
+file or the arguments are wrong, 130 or 143 if it was stopped at once.
+"""
 _EPILOG = """
 Exit status: 0 on success, 1 if GitLab or the fleet does not answer as it should, 2 if the file or the arguments are
 wrong.
@@ -27,17 +33,21 @@ def main() -> None:
     """
 
 
-@main.command(epilog=_EPILOG, short_help="See whether a runner could begin.")
+@main.command(epilog=_EPILOG, short_help="Check whether a runner could start.")
 @click.argument("config", metavar="CONFIG", type=_FILE)
 @_RUNNER
-def check(config: Path, runner: str | None) -> None:
-    """Ask GitLab whether the token is good, look at the fleet, and say what of the file is ignored.
+@click.option("--canary", is_flag=True, help="Also run a job on the fleet that GitLab knows nothing about.")
+def check(config: Path, runner: str | None, *, canary: bool) -> None:
+    """Ask GitLab whether the token is valid, look at the fleet, and list the keys of the file that are ignored.
 
-    Nothing is changed anywhere, and the runner may run meanwhile.
+    Nothing is changed anywhere, and the runner may be running. With --canary, a job runs as GitLab's jobs do, except
+    that this command stands in for GitLab; an instance is created if there is none, and stays for the runner. This is
+    refused while the runner is running, while it has unfinished jobs, and, unless the file has `preexisting`, while
+    there are instances that it does not know.
     """
     from taskscaler_gitlab.cli._check import check_config
 
-    sys.exit(check_config(config, runner))
+    sys.exit(check_config(config, runner, canary=canary))
 
 
 _SOCKET = click.option(
@@ -45,12 +55,36 @@ _SOCKET = click.option(
 )
 
 
-@main.command(short_help="Run a runner's jobs on its fleet.")
+@main.command(epilog=_RUN_EPILOG, short_help="Run a runner's jobs on its fleet.")
 @click.argument("config", metavar="CONFIG", type=_FILE)
 @_RUNNER
 @_SOCKET
 @click.option("--socket-group", metavar="GROUP", help="Let the users of a group connect, too.")
-def run(config: Path, runner: str | None, socket: Path | None, socket_group: str | None) -> None:
+@click.option(
+    "--metrics",
+    metavar="HOST:PORT",
+    help="Show metrics for Prometheus there, at /metrics, without asking for a password.  [default: listen_address]",
+)
+@click.option(
+    "--traces",
+    is_flag=True,
+    help="Send a trace of each job to OpenTelemetry, as the OTEL_* variables say.  [default: to http://localhost:4318]",
+)
+@click.option(
+    "--log-format",
+    type=click.Choice(["text", "json", "journal"]),
+    help="How events are written on standard error; journal is for systemd.  [default: log_format]",
+)
+def run(
+    config: Path,
+    runner: str | None,
+    socket: Path | None,
+    socket_group: str | None,
+    *,
+    metrics: str | None,
+    traces: bool,
+    log_format: Literal["text", "json", "journal"] | None,
+) -> None:
     """Ask GitLab for jobs, and run them on the fleet of CONFIG.
 
     This is a daemon like that of `taskscaler serve`: it answers on the same socket, to the same commands. `taskscaler
@@ -62,7 +96,17 @@ def run(config: Path, runner: str | None, socket: Path | None, socket_group: str
     """
     from taskscaler_gitlab.cli._run import run_service
 
-    sys.exit(run_service(config, runner=runner, socket=socket, group=socket_group))
+    sys.exit(
+        run_service(
+            config,
+            runner=runner,
+            socket=socket,
+            group=socket_group,
+            metrics=metrics,
+            traces=traces,
+            style=log_format,
+        )
+    )
 
 
 @main.command(epilog=_EPILOG, short_help="Add a runner to a file.")
@@ -76,36 +120,177 @@ def run(config: Path, runner: str | None, socket: Path | None, socket_group: str
     help="The runner's (glrt-...), or a registration token of an older GitLab; also $CI_SERVER_TOKEN.",
 )
 @click.option("--name", metavar="NAME", default="fleet", show_default=True, help="What to call the runner.")
-@click.option("--executor", metavar="EXECUTOR", default="instance", show_default=True, help="Or docker-autoscaler.")
+@click.option(
+    "--executor",
+    metavar="EXECUTOR",
+    default="instance",
+    show_default=True,
+    help="How jobs run: instance or docker-autoscaler.",
+)
 @click.option("--plugin", metavar="PLUGIN", default="local", show_default=True, help="Where its instances are.")
 def register(config: Path, *, url: str, token: str, name: str, executor: str, plugin: str) -> None:
-    """Add a runner to CONFIG once GitLab has accepted its token; the file is made if it is missing.
+    """Add a runner to CONFIG once GitLab has accepted its token; the file is created if it is missing.
 
-    Other users see options of commands that run: better pass the token as $CI_SERVER_TOKEN.
+    Other users of this machine can see the options of running commands; $CI_SERVER_TOKEN keeps the token from them.
     """
     from taskscaler_gitlab.cli._token import register as add
 
     sys.exit(add(config, url=url, token=token, name=name, executor=executor, plugin=plugin))
 
 
-@main.command(epilog=_EPILOG, short_help="Take a runner off GitLab.")
+@main.command(epilog=_EPILOG, short_help="Remove a runner from GitLab.")
 @click.argument("config", metavar="CONFIG", type=_FILE)
 @_RUNNER
 def unregister(config: Path, runner: str | None) -> None:
-    """Take a runner off GitLab; of one that was created there, only this machine. CONFIG is left as it is."""
+    """Remove a runner from GitLab; of a runner that was created there, only this machine. CONFIG is not changed."""
     from taskscaler_gitlab.cli._token import unregister as take_off
 
     sys.exit(take_off(config, runner))
 
 
-@main.command("reset-token", epilog=_EPILOG, short_help="Have a runner's token replaced.")
+@main.command("reset-token", epilog=_EPILOG, short_help="Replace a runner's token.")
 @click.argument("config", metavar="CONFIG", type=_FILE)
 @_RUNNER
 def reset_token(config: Path, runner: str | None) -> None:
     """Have GitLab replace a runner's token, and put the new one into CONFIG.
 
-    A token that ends is replaced by `run` after three quarters of its life; this is for one that others have seen.
+    `run` replaces a token that expires after three quarters of its life; use this for a token that others have seen.
     """
     from taskscaler_gitlab.cli._token import reset_token as replace
 
     sys.exit(replace(config, runner))
+
+
+_DRIVER_EPILOG = """
+Exit status: 0 on success, otherwise what gitlab-runner has put into BUILD_FAILURE_EXIT_CODE if the job has failed, and
+into SYSTEM_FAILURE_EXIT_CODE if anything else has.
+"""
+
+
+def _seconds(_: click.Context, __: click.Parameter, given: str | None) -> float | None:
+    from fleeting import ConfigError
+    from fleeting.config import parse_duration
+
+    try:
+        return None if given is None else parse_duration(given)
+    except ConfigError as error:
+        raise click.BadParameter(f"{given!r} is not a duration such as 90s or 5m") from error
+
+
+def _kept_for(context: click.Context, parameter: click.Parameter, given: str) -> float | None:
+    from taskscaler.cli.job_slot import check_bound
+
+    seconds = _seconds(context, parameter, given)
+    try:
+        check_bound("it", seconds)
+    except ValueError as error:
+        raise click.BadParameter(str(error).removeprefix("it: ")) from error
+    return seconds
+
+
+_DAEMON = click.option(
+    "--socket",
+    metavar="PATH",
+    help="Where the fleet's daemon listens.  [default: as `config` passes it on; the only one of the user's daemons]",
+)
+_PATIENCE = click.option(
+    "--patience",
+    metavar="DURATION",
+    default="1m",
+    show_default=True,
+    callback=_seconds,
+    help="How long to wait for a daemon that is starting again.",
+)
+
+
+@main.group("custom-executor", cls=DriverCommands, short_help="Run the jobs of a gitlab-runner on a fleet.")
+def custom_executor() -> None:
+    """Act as the driver of GitLab Runner's custom executor.
+
+    A gitlab-runner whose config.toml names these four commands gets a slot from a fleet's daemon for each of its jobs,
+    and runs the job's scripts there. It has to run as the daemon's user.
+    """
+
+
+@custom_executor.command(epilog=_DRIVER_EPILOG, short_help="Print where jobs work: config_exec.")
+@click.option("--socket", metavar="PATH", help="Where the fleet's daemon listens.  [default: the user's only one]")
+@click.option(
+    "--fleet",
+    "fleets",
+    metavar="NAME=SOCKET",
+    multiple=True,
+    help="A fleet that jobs may choose with the variable TASKSCALER_FLEET; the first is also --socket's default.",
+)
+@click.option(
+    "--builds-dir",
+    metavar="PATH",
+    default="/var/tmp/taskscaler/builds",  # noqa: S108  (on the instances)
+    show_default=True,
+    help="Where jobs work, on the instances.",
+)
+@click.option(
+    "--cache-dir",
+    metavar="PATH",
+    default="/var/tmp/taskscaler/cache",  # noqa: S108  (on the instances)
+    show_default=True,
+    help="Where their caches are, on the instances.",
+)
+@click.option(
+    "--shell", type=click.Choice(["bash", "sh"]), default="bash", show_default=True, help="What runs their scripts."
+)
+def config(*, socket: str | None, fleets: tuple[str, ...], builds_dir: str, cache_dir: str, shell: str) -> None:
+    """Print, as JSON, where jobs work on the instances, and pass on to the other commands where the fleet is."""
+    from taskscaler_gitlab.custom._driver import configure
+
+    sys.exit(configure(socket=socket, fleets=fleets, builds_dir=builds_dir, cache_dir=cache_dir, shell=shell))
+
+
+@custom_executor.command(epilog=_DRIVER_EPILOG, short_help="Wait for a slot: prepare_exec.")
+@_DAEMON
+@_PATIENCE
+@click.option(
+    "--timeout",
+    metavar="DURATION",
+    callback=_seconds,
+    help="How long to wait for a slot.  [default: for as long as gitlab-runner does]",
+)
+@click.option(
+    "--ttl",
+    metavar="DURATION",
+    default="15m",
+    show_default=True,
+    callback=_kept_for,
+    help="How long the slot is kept while no command works on it, should gitlab-runner be killed between two.",
+)
+def prepare(*, socket: str | None, patience: float, timeout: float | None, ttl: float) -> None:
+    """Wait for a slot of the fleet, and leave it to the job. What it waits for is printed now and then."""
+    from math import inf
+
+    from taskscaler_gitlab.custom._driver import prepare as get_ready
+
+    sys.exit(get_ready(socket=socket, patience=patience, timeout=inf if timeout is None else timeout, ttl=ttl))
+
+
+@custom_executor.command("run", epilog=_DRIVER_EPILOG, short_help="Run a script of the job: run_exec.")
+@click.argument("script", metavar="SCRIPT", type=click.Path(path_type=Path))
+@click.argument("stage", metavar="STAGE")
+@_DAEMON
+@_PATIENCE
+def run_script(script: Path, stage: str, *, socket: str | None, patience: float) -> None:
+    """Run a SCRIPT of the job, for one STAGE of it, on the instance of its slot.
+
+    SIGTERM is passed on to the script, and its end is waited for; a second one ends it.
+    """
+    from taskscaler_gitlab.custom._driver import run as run_there
+
+    sys.exit(run_there(script=script, stage=stage, socket=socket, patience=patience))
+
+
+@custom_executor.command(epilog=_DRIVER_EPILOG, short_help="Give the slot back: cleanup_exec.")
+@_DAEMON
+@_PATIENCE
+def cleanup(*, socket: str | None, patience: float) -> None:
+    """End what still runs in the job's slot, and give the slot back. Nothing happens if there is none."""
+    from taskscaler_gitlab.custom._driver import clean_up
+
+    sys.exit(clean_up(socket=socket, patience=patience))

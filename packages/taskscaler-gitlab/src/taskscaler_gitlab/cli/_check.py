@@ -1,6 +1,6 @@
 """``taskscaler-gitlab check``: whether a runner could begin."""
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,9 +13,11 @@ from fleeting.cli import FAILED, SUCCEEDED, WRONG, WRONG_FILE, report_errors
 from gitlab_jobs import GitLabJobsError
 from taskscaler_gitlab._config import ServiceConfig, read_config
 from taskscaler_gitlab._gitlab import about, client_of, said
+from taskscaler_gitlab._settings import RunnerSettings
+from taskscaler_gitlab._sidecar_settings import keys_that_jobs_can_read
 
 
-def check_config(path: Path, runner: str | None) -> int:
+def check_config(path: Path, runner: str | None, *, canary: bool = False) -> int:
     """Check the file and the runner's token, and return the exit status. What goes wrong is on standard error."""
     try:
         config = read_config(path, runner=runner)
@@ -24,7 +26,12 @@ def check_config(path: Path, runner: str | None) -> int:
         return report_errors([error], WRONG)
     for line in notes_of(config):
         click.echo(line)
-    return max(_looked(partial(_verify, config)), _looked(partial(_look, config)))
+    looked = max(_looked(partial(_verify, config)), _looked(partial(_look, config)))
+    if not canary or looked != SUCCEEDED:
+        return looked
+    from taskscaler_gitlab.cli._canary import fly_canary  # which needs a server, and more
+
+    return fly_canary(config, runner)
 
 
 def _looked(look: Callable[[], Coroutine[Any, Any, str]]) -> int:
@@ -43,7 +50,24 @@ def notes_of(config: ServiceConfig) -> list[str]:
     """What of the file is not as one might think, a line each."""
     ignored = [f"ignored: {key} means nothing here" for key in config.ignored]
     unsupported = [f"note: {sentence}" for sentence in config.unsupported]
-    return [*ignored, *unsupported]
+    sidecars = [f"sidecars: {sentence}" for sentence in _sidecars(config.runner)]
+    readable = [
+        f"warning: jobs can read {key}, which their sidecar has in a file of theirs; use a role of the instance instead"
+        for key in keys_that_jobs_can_read(config.runner)
+    ]
+    return [*ignored, *unsupported, *sidecars, *readable]
+
+
+def _sidecars(runner: RunnerSettings) -> Iterator[str]:
+    """What jobs would be run with, if sidecars run them."""
+    if not runner.has_sidecars:
+        return
+    own, sidecar = runner.taskscaler, runner.taskscaler.sidecar
+    place = f"{sidecar.upload}, brought to each instance once" if sidecar.upload else "on each instance"
+    what = "" if sidecar.upload else f" as {sidecar.binary or 'gitlab-runner'}"
+    yield f'jobs run with the executor "{sidecar.executor}" of a gitlab-runner: {place}{what}'
+    where = f"at {own.advertise_url}; it listens at {own.listen}"
+    yield f"they reach this service {'through the connection to their instance' if own.reach == 'tunnel' else where}"
 
 
 async def _look(config: ServiceConfig) -> str:

@@ -1,7 +1,8 @@
 """What becomes of a job: its stages, its sources, its variables, its end."""
 
+from taskscaler_gitlab.runner._errors import RecordUnreadable
 from taskscaler_gitlab.runner._features import features
-from taskscaler_gitlab.runner._record import has_begun, kept_log
+from taskscaler_gitlab.runner._record import has_begun, kept_log, usage_of
 from taskscaler_gitlab.runner._run import abandon, run_job
 
-__all__ = ["abandon", "features", "has_begun", "kept_log", "run_job"]
+__all__ = ["RecordUnreadable", "abandon", "features", "has_begun", "kept_log", "run_job", "usage_of"]

@@ -8,7 +8,7 @@ import gzip
 import re
 import stat
 import zipfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from anyio import from_thread
@@ -16,7 +16,8 @@ from attrs import frozen
 
 from fleeting.archives import ArchiveRefused, unpack
 from gitlab_jobs import Artifact, Job
-from taskscaler_gitlab.runner._globs import FIND, OutsideProject, Pattern, listing, read_pattern
+from taskscaler_gitlab.runner._globs import FIND, Pattern, listing, read_patterns
+from taskscaler_gitlab.runner._options import Compression
 from taskscaler_gitlab.runner._stages import When
 
 MOST_ENTRIES = 100_000
@@ -24,6 +25,9 @@ MOST_ENTRIES = 100_000
 
 MOST_BYTES = 1 << 32
 """Bytes of what is in one."""
+
+_LEVELS: Mapping[Compression, int] = {"fastest": 0, "fast": 1, "default": 6, "slow": 7, "slowest": 9}
+"""Of deflate; nothing is made smaller at 0."""
 
 _PIECE = 1 << 20
 _LONGEST_NAME = 100
@@ -57,8 +61,8 @@ def artifacts_of(job: Job, expand: Callable[[str], str], project: str) -> tuple[
     """Read a job's artifacts; returns those that may have files, and what is wrong with patterns, a line each."""
     found, problems = [], []
     for number, artifact in enumerate(job.artifacts):
-        patterns, outside = _patterns(artifact.paths, expand, project)
-        excluded, _ = _patterns(artifact.exclude, expand, project)
+        patterns, outside = read_patterns(artifact.paths, expand, project)
+        excluded, _ = read_patterns(artifact.exclude, expand, project)
         problems += [
             f"artifact path {path} is not in the project's directory, and left out; give paths below it"
             for path in outside
@@ -74,16 +78,6 @@ def artifacts_of(job: Job, expand: Callable[[str], str], project: str) -> tuple[
             )
             found.append(known)
     return found, problems
-
-
-def _patterns(paths: Iterable[str], expand: Callable[[str], str], project: str) -> tuple[list[Pattern], list[str]]:
-    found, outside = [], []
-    for path in map(expand, paths):
-        try:
-            found.append(read_pattern(path, project))
-        except OutsideProject:
-            outside.append(" ".join(path.split()))
-    return found, outside
 
 
 def _filename(artifact: Artifact, name: str) -> str:
@@ -106,7 +100,7 @@ class NotPacked(Exception):
     """Artifacts cannot be given to GitLab; says why."""
 
 
-def pack_artifacts(archive: Path, scratch: Path, target: Path, form: str) -> int:
+def pack_artifacts(archive: Path, scratch: Path, target: Path, form: str, compression: Compression = "default") -> int:
     """Make of what came from an instance what GitLab gets; blocks, so call it in a thread.
 
     Args:
@@ -114,6 +108,7 @@ def pack_artifacts(archive: Path, scratch: Path, target: Path, form: str) -> int
         scratch: A directory for its contents; does not exist, and is to be removed by the caller.
         target: The file; does not exist.
         form: ``zip``, ``gzip`` or ``raw``.
+        compression: How hard to try.
 
     Returns:
         How many files and links it has.
@@ -132,9 +127,9 @@ def pack_artifacts(archive: Path, scratch: Path, target: Path, form: str) -> int
     if form == "raw":
         _copy_one(files, target)
     elif form == "gzip":
-        _gzip(files, target)
+        _gzip(files, target, _LEVELS[compression])
     elif form in ("", "zip"):
-        _zip(entries, scratch, target)
+        _zip(entries, scratch, target, _LEVELS[compression])
     else:
         raise NotPacked(f"this runner cannot make artifacts of the format {form}; it makes zip, gzip and raw")
     return len(files) if form in ("raw", "gzip") else len(entries)
@@ -151,8 +146,9 @@ def _walk(top: Path) -> Iterator[Path]:
             yield path
 
 
-def _zip(entries: Sequence[Path], top: Path, target: Path) -> None:
-    with zipfile.ZipFile(target, "x", zipfile.ZIP_DEFLATED, strict_timestamps=False) as archive:
+def _zip(entries: Sequence[Path], top: Path, target: Path, level: int) -> None:
+    deflate = zipfile.ZIP_DEFLATED
+    with zipfile.ZipFile(target, "x", deflate, compresslevel=level, strict_timestamps=False) as archive:
         for path in entries:
             from_thread.check_cancelled()
             name = str(path.relative_to(top)).encode("utf-8", "surrogateescape").decode("utf-8", "replace")
@@ -165,10 +161,10 @@ def _zip(entries: Sequence[Path], top: Path, target: Path) -> None:
             archive.writestr(info, bytes(path.readlink()) if stat.S_ISLNK(mode) else b"")
 
 
-def _gzip(files: Iterable[Path], target: Path) -> None:
+def _gzip(files: Iterable[Path], target: Path, level: int) -> None:
     with target.open("xb") as out:
         for path in files:
-            with gzip.GzipFile(path.name, "wb", fileobj=out, mtime=0) as packed:
+            with gzip.GzipFile(path.name, "wb", level, fileobj=out, mtime=0) as packed:
                 _copy(path, packed.write)
 
 

@@ -12,7 +12,7 @@ from hashlib import sha256
 from attrs import frozen
 
 from gitlab_jobs import Cache, Job
-from taskscaler_gitlab.runner._globs import FIND, OutsideProject, Pattern, listing, read_pattern
+from taskscaler_gitlab.runner._globs import FIND, Pattern, listing, read_patterns
 from taskscaler_gitlab.runner._stages import When
 
 LONGEST_KEY = 60
@@ -68,7 +68,7 @@ def caches_of(
         problems.append(f"CACHE_FALLBACK_KEY {fallback}: a key that ends with {_PROTECTED} is not fallen back to")
         fallback = ""
     for number, cache in enumerate(job.cache):
-        patterns, outside = _patterns(cache.paths, expand, project)
+        patterns, outside = read_patterns(cache.paths, expand, project)
         problems += [f"cache path {path} is not in the project's directory, and left out" for path in outside]
         if not patterns and not cache.untracked:
             continue
@@ -93,24 +93,27 @@ def _cache(number: int, cache: Cache, keys: tuple[str, ...], patterns: Sequence[
     )
 
 
-def _patterns(paths: Iterable[str], expand: Callable[[str], str], project: str) -> tuple[list[Pattern], list[str]]:
-    found, outside = [], []
-    for path in map(expand, paths):
-        try:
-            found.append(read_pattern(path, project))
-        except OutsideProject:
-            outside.append(" ".join(path.split()))
-    return found, outside
+def restore_script(caches: Iterable[KnownCache], directory: str, *, cleans_up: bool = False) -> str:
+    """Write what brings caches back, in the project's directory; the argument is where a leg begins.
+
+    Args:
+        caches: Which.
+        directory: Where they are.
+        cleans_up: Whether what came of one is removed if it cannot be unpacked to its end.
+    """
+    lines = [FIND] if cleans_up else []
+    lines.append(_RESTORE.replace("@DIRECTORY@", shlex.quote(directory)))
+    for cache in caches:
+        lines += [_forget(cache)] if cleans_up else []
+        pairs = zip(cache.names, cache.keys, strict=True)
+        lines.append(f"_t_restore {' '.join(f'{name} {shlex.quote(key)}' for name, key in pairs)}")
+    return "\n".join(lines)
 
 
-def restore_script(caches: Iterable[KnownCache], directory: str) -> str:
-    """Write what brings caches back, in the project's directory; the argument is where a leg begins."""
-    return "\n".join([_RESTORE.replace("@DIRECTORY@", shlex.quote(directory)), *map(_restore, caches)])
-
-
-def _restore(cache: KnownCache) -> str:
-    pairs = zip(cache.names, cache.keys, strict=True)
-    return f"_t_restore {' '.join(f'{name} {shlex.quote(key)}' for name, key in pairs)}"
+def _forget(cache: KnownCache) -> str:
+    """Write a function that removes what a cache is made of."""
+    listed = listing(cache.patterns, (), untracked=False)
+    return f"_t_forget() {{ {listed} 2>/dev/null | tr '\\n' '\\000' | xargs -0 rm -rf --; }}"
 
 
 def archive_script(caches: Iterable[KnownCache], directory: str, *, brings: bool) -> str:
@@ -126,6 +129,7 @@ def archive_script(caches: Iterable[KnownCache], directory: str, *, brings: bool
 
 _RESTORE = f"""
 _t_caches=@DIRECTORY@ _t_brought=$1/{BROUGHT}
+_t_forget() {{ :; }}
 _t_restore() {{
     while [ $# -gt 0 ]; do
         printf 'Checking cache for %s...\\n' "$2"
@@ -136,6 +140,7 @@ _t_restore() {{
                 return
             fi
             printf '\\033[0;33mWARNING: the cache %s could not be extracted\\033[0;m\\n' "$2"
+            _t_forget
         done
         shift 2
     done

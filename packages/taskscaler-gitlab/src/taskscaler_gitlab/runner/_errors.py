@@ -1,4 +1,4 @@
-"""What is wrong with a job itself: it fails with one line in its log, and the runner goes on."""
+"""What is wrong with a job itself, or with what is known of it: it fails, and the runner goes on."""
 
 
 class JobInvalid(Exception):
@@ -11,3 +11,11 @@ class JobInvalid(Exception):
         """Take what is wrong, and the reason for the failure."""
         super().__init__(message)
         self.reason = reason
+
+
+class RecordUnreadable(Exception):
+    """What was written down about a job is damaged, or by a later release: it cannot be resumed.
+
+    What the job has on its instance is unknown then, so that is not to be used again. The message, for the operator,
+    names the file.
+    """

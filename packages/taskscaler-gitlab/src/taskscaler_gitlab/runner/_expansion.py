@@ -14,10 +14,13 @@ Source: ``common/spec/variables.go`` of gitlab-runner, and ``os.Expand``.
 import re
 from collections.abc import Callable, Iterator
 
+from attrs import define
+
 from taskscaler_gitlab.runner._errors import JobInvalid
 
 MAX_EXPANDED = 64_000_000
-"""Characters of one text, or of all variables together: a few kilobytes of references could stand for gigabytes."""
+"""Characters of all variables together, or of all other texts: a few kilobytes of references could stand for
+gigabytes."""
 
 _WORK = 64
 """Characters that a reference counts for beside what it stands for: a million of them takes a second."""
@@ -47,16 +50,26 @@ def expand(text: str, value: Callable[[str], str], *, limit: int = MAX_EXPANDED)
         length += len(piece) + _WORK
         if length > limit:
             raise JobInvalid(
-                f"the variables of the job grow beyond {MAX_EXPANDED} characters when references in them are replaced,"
-                " or there are too many references; refer to long values less often, or make those variables raw"
+                f"the job's variables, or its other texts, grow beyond {MAX_EXPANDED} characters when references in"
+                " them are replaced, or there are too many references; refer to long values less often, or make those"
+                " variables raw"
             )
         pieces.append(piece)
     return "".join(pieces)
 
 
-def cost(text: str, expanded: str) -> int:
-    """What of the limit for several texts one of them has used, in characters."""
-    return len(expanded) + _WORK * text.count("$") if "$" in text else 0
+@define
+class Budget:
+    """What several texts may grow to together."""
+
+    left: int = MAX_EXPANDED
+    """Characters."""
+
+    def expand(self, text: str, value: Callable[[str], str]) -> str:
+        """See `expand`."""
+        expanded = expand(text, value, limit=self.left)
+        self.left -= len(expanded) + _WORK * text.count("$") if "$" in text else 0
+        return expanded
 
 
 def _pieces(text: str, value: Callable[[str], str]) -> Iterator[str]:

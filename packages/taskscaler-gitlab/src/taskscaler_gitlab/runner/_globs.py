@@ -8,13 +8,18 @@ that means a directory means all that is in it.
 import posixpath
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
 
 from attrs import frozen
 
+from taskscaler_gitlab.runner._options import shown
+
 _SPECIAL = frozenset(".*+?(){}|$[]")
 _MAGIC = re.compile(r"[*?\[{\\]")
+
+LONGEST = 4096
+"""Characters of a pattern: no path of a system has more bytes."""
 
 
 class OutsideProject(ValueError):
@@ -43,8 +48,10 @@ def read_pattern(text: str, project: str) -> Pattern:
         project: The project's directory, absolute.
 
     Raises:
-        OutsideProject: It is empty, or leads outside.
+        OutsideProject: It is empty, leads outside, or is longer than any path.
     """
+    if len(text) > LONGEST:
+        raise OutsideProject(text)
     path = posixpath.normpath(text) if text else ""
     if path.startswith("/"):
         inner = posixpath.relpath(path, project)
@@ -63,11 +70,22 @@ def read_pattern(text: str, project: str) -> Pattern:
     return Pattern(place, text, ".*" if path == "." else _regex(path))
 
 
+def read_patterns(texts: Iterable[str], expand: Callable[[str], str], project: str) -> tuple[list[Pattern], list[str]]:
+    """Read several, with references to variables in them; returns those that are in the project, and the others."""
+    found, outside = [], []
+    for text in map(expand, texts):
+        try:
+            found.append(read_pattern(text, project))
+        except OutsideProject:
+            outside.append(shown(" ".join(text.split())))
+    return found, outside
+
+
 _TOKEN = re.compile(r"(?P<stars>\*+)|\\(?P<escaped>.)|(?P<class>\[[!^]?.[^\]]*\])|(?P<char>.)", re.DOTALL)
 
 
 def _regex(glob: str) -> str:
-    found, open_braces = [], 0
+    found, open_braces, last_brace = [], 0, glob.rfind("}")
     for token in _TOKEN.finditer(glob):
         char = token["char"]
         if token["stars"]:
@@ -76,7 +94,7 @@ def _regex(glob: str) -> str:
             found.append(_class(token["class"][1:-1]))
         elif char == "/" and found and found[-1] == _ANY_DEPTH:
             continue  # it is part of that
-        elif char == "{" and "}" in glob[token.end() :]:
+        elif char == "{" and token.end() <= last_brace:
             open_braces += 1
             found.append("(")
         elif open_braces and char in _IN_BRACES:
@@ -93,7 +111,8 @@ _IN_BRACES = {"}": ")", ",": "|"}
 
 def _stars(glob: str, token: re.Match[str]) -> str:
     """Two that are all between slashes mean any directories, others anything within a name."""
-    is_whole = glob[: token.start()][-1:] in ("", "/") and glob[token.end() :][:1] in ("", "/")
+    start, end = token.span()
+    is_whole = glob[max(0, start - 1) : start] in ("", "/") and glob[end : end + 1] in ("", "/")
     if len(token["stars"]) == 1 or not is_whole:
         return "[^/]*"
     return _ANY_DEPTH if token.end() < len(glob) else ".*"

@@ -8,7 +8,7 @@ Source: ``common/build_settings.go`` of gitlab-runner.
 
 import posixpath
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Literal, TypeVar
 
 from attrs import field, frozen
@@ -22,6 +22,7 @@ T = TypeVar("T")
 
 Strategy = Literal["clone", "fetch", "none", "empty"]
 SubmoduleStrategy = Literal["none", "normal", "recursive"]
+Compression = Literal["fastest", "fast", "default", "slow", "slowest"]
 
 MAX_ATTEMPTS = 10
 
@@ -30,6 +31,7 @@ AFTER_SCRIPT = 300.0
 
 _STRATEGIES: tuple[Strategy, ...] = ("clone", "fetch", "none", "empty")
 _SUBMODULES: tuple[SubmoduleStrategy, ...] = ("none", "normal", "recursive")
+_COMPRESSIONS: tuple[Compression, ...] = ("fastest", "fast", "default", "slow", "slowest")
 _TRUE = frozenset({"1", "t", "T", "TRUE", "true", "True"})
 _FALSE = frozenset({"0", "f", "F", "FALSE", "false", "False"})
 _NUMBER = re.compile(r"[+-]?[0-9]{1,18}", re.ASCII)
@@ -101,9 +103,6 @@ class JobOptions:
     restore_cache_attempts: int = 1
     """How often each cache is tried."""
 
-    executor_job_section_attempts: int = 1
-    """How often a stage is tried whose container is gone."""
-
     after_script_ignore_errors: bool = True
     """Whether a failing ``after_script`` is none of the job's failures."""
 
@@ -115,6 +114,21 @@ class JobOptions:
 
     debug_trace: bool = False
     """Whether the shell prints each command that it runs."""
+
+    exit_code_check: bool = False
+    """Whether the script ends at a command that fails even if the job has turned that off in its shell."""
+
+    script_sections: bool = False
+    """Whether a command of several lines is shown whole, in a section that is collapsed."""
+
+    job_cleanup: bool = False
+    """Whether the project's directory is left as it was checked out, or not at all."""
+
+    failed_cache_cleanup: bool = False
+    """Whether what came of a cache is removed if it cannot be unpacked to its end."""
+
+    artifact_compression: Compression = "default"
+    """How hard it is tried to make artifacts small."""
 
 
 @frozen(kw_only=True)
@@ -135,7 +149,13 @@ class Read:
 
 
 def read_options(
-    value: Callable[[str], str], git: GitInfo, *, may_fetch: bool, may_trace: bool = True, job_timeout: float
+    value: Callable[[str], str],
+    git: GitInfo,
+    *,
+    may_fetch: bool,
+    may_trace: bool = True,
+    job_timeout: float,
+    feature_flags: Mapping[str, bool] | None = None,
 ) -> Read:
     """Read what a job asks for.
 
@@ -145,11 +165,12 @@ def read_options(
         may_fetch: Whether sources of earlier jobs may be brought up to date: the strategy if the job names none.
         may_trace: Whether the runner allows ``CI_DEBUG_TRACE``.
         job_timeout: Seconds that the job may take.
+        feature_flags: Those of the runner's configuration, which no job overrides.
 
     Raises:
         JobInvalid: The job cannot get its sources like this.
     """
-    reader = _Reader(value)
+    reader = _Reader(value, feature_flags or {})
     strategy: Strategy = reader.choice("GIT_STRATEGY", _STRATEGIES, "fetch" if may_fetch else "clone")
     settings = GitSettings(
         strategy=strategy,
@@ -159,7 +180,7 @@ def read_options(
         clean_flags=reader.flags("GIT_CLEAN_FLAGS", ("-ffdx",)),
         fetch_flags=reader.flags("GIT_FETCH_EXTRA_FLAGS", ("--prune", "--quiet")),
         clone_flags=reader.flags("GIT_CLONE_EXTRA_FLAGS", ()),
-        native_clone=reader.boolean("FF_USE_GIT_NATIVE_CLONE", default=False),
+        native_clone=reader.flag("FF_USE_GIT_NATIVE_CLONE"),
         submodules=_submodules(value("GIT_SUBMODULE_STRATEGY")) if strategy in {"clone", "fetch"} else "none",
         submodule_paths=_paths(value("GIT_SUBMODULE_PATHS")),
         submodule_depth=max(0, reader.number("GIT_SUBMODULE_DEPTH", git.depth)),
@@ -175,11 +196,15 @@ def read_options(
         get_sources_attempts=reader.attempts("GET_SOURCES_ATTEMPTS"),
         artifact_download_attempts=reader.attempts("ARTIFACT_DOWNLOAD_ATTEMPTS"),
         restore_cache_attempts=reader.attempts("RESTORE_CACHE_ATTEMPTS"),
-        executor_job_section_attempts=reader.attempts("EXECUTOR_JOB_SECTION_ATTEMPTS"),
         after_script_ignore_errors=reader.boolean("AFTER_SCRIPT_IGNORE_ERRORS", default=True),
         script_timeout=reader.seconds("RUNNER_SCRIPT_TIMEOUT", None, job_timeout),
         after_script_timeout=reader.seconds("RUNNER_AFTER_SCRIPT_TIMEOUT", AFTER_SCRIPT, job_timeout),
         debug_trace=reader.debug_trace(may_trace=may_trace),
+        exit_code_check=reader.flag("FF_ENABLE_BASH_EXIT_CODE_CHECK"),
+        script_sections=reader.flag("FF_SCRIPT_SECTIONS"),
+        job_cleanup=reader.flag("FF_ENABLE_JOB_CLEANUP"),
+        failed_cache_cleanup=reader.flag("FF_CLEAN_UP_FAILED_CACHE_EXTRACT"),
+        artifact_compression=reader.choice("ARTIFACT_COMPRESSION_LEVEL", _COMPRESSIONS, "default"),
     )
     return Read(git=settings, options=options, clone_path=value("GIT_CLONE_PATH"), problems=tuple(reader.problems))
 
@@ -229,6 +254,7 @@ class _Reader:
     """Reads values; what cannot be read is noted, and has its default."""
 
     value: Callable[[str], str]
+    feature_flags: Mapping[str, bool]
     problems: list[str] = field(factory=list)
 
     def choice(self, name: str, known: tuple[T, ...], default: T) -> T:
@@ -244,6 +270,9 @@ class _Reader:
         if not found or found in _TRUE | _FALSE:
             return found in _TRUE if found else default
         return self._instead(name, "true or false", found, default)
+
+    def flag(self, name: str) -> bool:
+        return self.feature_flags[name] if name in self.feature_flags else self.boolean(name, default=False)
 
     def number(self, name: str, default: int) -> int:
         found = self.value(name)

@@ -1,31 +1,30 @@
-"""A job's stages with their scripts, and the legs in which they run: pure.
+"""A job's stages, and the legs in which they run: pure.
 
 A *leg* is what one command on the instance runs: for a job on the instance itself, all of it. A job in a container may
 have its sources and its files in the hands of another image, which has git where its own has not: that makes three. And
 a job that was canceled in its script has a leg for what comes after it.
 """
 
-import shlex
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 
 from attrs import evolve, frozen
 
-from gitlab_jobs import Job, Step
+from gitlab_jobs import Job
 from taskscaler_gitlab._settings import RunnerSettings
-from taskscaler_gitlab.runner._artifacts import KnownArtifact, artifacts_of, collect_script
-from taskscaler_gitlab.runner._caches import KnownCache, archive_script, caches_of, restore_script
-from taskscaler_gitlab.runner._dependencies import PLACE
+from taskscaler_gitlab.runner._artifacts import KnownArtifact, artifacts_of
+from taskscaler_gitlab.runner._caches import KnownCache, caches_of
 from taskscaler_gitlab.runner._errors import JobInvalid
-from taskscaler_gitlab.runner._sources import clear_worktree_script, sources_script
-from taskscaler_gitlab.runner._stages import AFTER_SCRIPT, Ended, Phase, Stage, When, judge
+from taskscaler_gitlab.runner._shell import quote
+from taskscaler_gitlab.runner._stages import Ended, Phase, Stage, judge
 from taskscaler_gitlab.runner._variables import JobEnvironment
+from taskscaler_gitlab.runner._writing import Writing
 
-_GREETING = r"""[ "$2" = - ] || printf 'Running on %s...\n' "$(hostname 2>/dev/null || uname -n)" """
-_STATUS = "CI_JOB_STATUS"
-_TAKE = '(cd "$1/@PLACE@" && exec tar -cf - .) | tar -xf - || exit'
-_PRE, _POST = "pre_get_sources_script", "post_get_sources_script"
-_KINDS = (When.ON_SUCCESS, "", "successful"), (When.ON_FAILURE, "_on_failure", "failed")
+MAX_WRITTEN = 64_000_000
+"""Characters of all stages together, as they are in the script of a leg: several copies of it are in memory at once."""
+
+_MORE = len(quote("'")) - len("'")
+"""Characters that a quotation mark takes in addition there, roughly."""
 
 
 @frozen(kw_only=True)
@@ -127,24 +126,44 @@ def plan_of(job: Job, settings: RunnerSettings, environment: JobEnvironment, *, 
     project = environment.project_dir
     caches, bad_caches = caches_of(job, environment.expand, project, environment.get("CACHE_FALLBACK_KEY"))
     artifacts, bad_artifacts = artifacts_of(job, environment.expand, project)
-    writing = _Writing(job=job, settings=settings, environment=environment)
-    stages = [
-        writing.preparation(),
-        writing.sources(),
-        *writing.restoring(caches, cache_dir),
-        *writing.dependencies(),
-        *writing.steps(),
-        *writing.keeping(caches, cache_dir, brings=brings),
-        *writing.collecting(artifacts),
-        writing.cleanup(),
-    ]
+    writing = Writing(job=job, settings=settings, environment=environment)
+    stages = _written(writing, caches, artifacts, cache_dir=cache_dir, brings=brings)
     return Plan(
-        stages=tuple(evolve(stage, number=number) for number, stage in enumerate(stages)),
+        stages=tuple(evolve(stage, number=number) for number, stage in enumerate(_bounded(stages))),
         artifacts=tuple(artifacts),
         caches=tuple(caches),
         brings=brings,
         problems=(*environment.problems, *bad_caches, *bad_artifacts),
     )
+
+
+def _written(
+    writing: Writing, caches: Sequence[KnownCache], artifacts: Sequence[KnownArtifact], *, cache_dir: str, brings: bool
+) -> Iterator[Stage]:
+    """Write the stages, in their order."""
+    yield writing.preparation()
+    yield writing.sources()
+    yield from writing.restoring(caches, cache_dir)
+    yield from writing.dependencies()
+    yield from writing.steps()
+    yield from writing.keeping(caches, cache_dir, brings=brings)
+    yield from writing.collecting(artifacts)
+    yield from writing.tidying()
+    yield writing.cleanup()
+
+
+def _bounded(stages: Iterable[Stage]) -> Iterator[Stage]:
+    """The stages, as long as they fit into memory: none is written after one that does not."""
+    size = 0
+    for stage in stages:
+        size += sum(len(text) + _MORE * text.count("'") for text in (stage.script, stage.retry))
+        if size > MAX_WRITTEN:
+            raise JobInvalid(
+                f"the job has more than {MAX_WRITTEN} characters with what each of its stages runs, its variables in"
+                " each of them, and several for each quotation mark; make the scripts or variables shorter, or put"
+                " what is long into a file of the project"
+            )
+        yield stage
 
 
 def next_leg(
@@ -225,160 +244,3 @@ def _check(job: Job) -> None:
         raise JobInvalid("the job has `secrets`, which this runner does not fetch; use variables")
     if any("\0" in line for step in job.steps for line in step.script):
         raise JobInvalid("the script has a NUL character, which no shell can read; remove it", reason="script_failure")
-
-
-@frozen(kw_only=True)
-class _Writing:
-    """Writes the stages of a job; their numbers come later."""
-
-    job: Job
-    settings: RunnerSettings
-    environment: JobEnvironment
-
-    def preparation(self) -> Stage:
-        project = shlex.quote(self.environment.project_dir)
-        script = "\n".join(
-            [
-                self.environment.preamble(),
-                f"mkdir -p {project} || exit",
-                _GREETING,
-            ]
-        )
-        return Stage(
-            number=0, phase=Phase.BEFORE, section="prepare_script", title="Preparing environment", script=script
-        )
-
-    def sources(self) -> Stage:
-        hooks = {hook.name: hook.script for hook in self.job.hooks}
-        before = _commands(self.settings.pre_get_sources_script, *hooks.get(_PRE, ()))
-        after = _commands(*hooks.get(_POST, ()), self.settings.post_get_sources_script)
-        script = sources_script(self.job, self.environment, self.settings, before=before, after=after)
-        return Stage(
-            number=0,
-            phase=Phase.BEFORE,
-            section="get_sources",
-            title="Getting source from Git repository",
-            script=self._ours(script),
-            attempts=self.environment.options.get_sources_attempts,
-            retry=self._ours(clear_worktree_script(self.environment)),
-        )
-
-    def restoring(self, caches: Sequence[KnownCache], directory: str) -> Iterable[Stage]:
-        if pulled := [cache for cache in caches if cache.pulls]:
-            yield Stage(
-                number=0,
-                phase=Phase.BEFORE,
-                section="restore_cache",
-                title="Restoring cache",
-                script=self._in_project(restore_script(pulled, directory)),
-                attempts=self.environment.options.restore_cache_attempts,
-            )
-
-    def dependencies(self) -> Iterable[Stage]:
-        wanted = [number for number, each in enumerate(self.job.dependencies) if each.artifacts_file.filename]
-        if wanted:
-            lines = []
-            for number in wanted:
-                each = self.job.dependencies[number]
-                text = shlex.quote(f"Downloading artifacts for {' '.join(each.name.split())} ({each.id})...")
-                lines += [f"printf '%s\\n' {text}", _TAKE.replace("@PLACE@", f"{PLACE}/{number}")]
-            yield Stage(
-                number=0,
-                phase=Phase.BEFORE,
-                section="download_artifacts",
-                title="Downloading artifacts",
-                script=self._in_project("\n".join(lines)),
-            )
-
-    def steps(self) -> Iterable[Stage]:
-        for step in self.job.steps:
-            if step.script and step.name != AFTER_SCRIPT:
-                section = f"step_{step.name or 'script'}"
-                yield Stage(
-                    number=0,
-                    phase=Phase.SCRIPT,
-                    section=section,
-                    title=f'Executing "{section}" stage of the job script',
-                    script=self._theirs(step, self.settings.pre_build_script, self.settings.post_build_script),
-                    when=When.of(step.when),
-                    allow_failure=step.allow_failure,
-                )
-        for step in self.job.steps:
-            if step.script and step.name == AFTER_SCRIPT:
-                options = self.environment.options
-                yield Stage(
-                    number=0,
-                    phase=Phase.AFTER,
-                    section=AFTER_SCRIPT,
-                    title="Running after_script",
-                    script=self._theirs(step),
-                    timeout=options.after_script_timeout,
-                    is_counted=not options.after_script_ignore_errors,
-                )
-
-    def keeping(self, caches: Sequence[KnownCache], directory: str, *, brings: bool) -> Iterable[Stage]:
-        for when, suffix, word in _KINDS:
-            kept = [cache for cache in caches if cache.pushes and cache.when in (when, When.ALWAYS)]
-            if kept:
-                yield Stage(
-                    number=0,
-                    phase=Phase.LATE,
-                    section=f"archive_cache{suffix}",
-                    title=f"Saving cache for {word} job",
-                    script=self._in_project(archive_script(kept, directory, brings=brings)),
-                    when=when,
-                )
-
-    def collecting(self, artifacts: Sequence[KnownArtifact]) -> Iterable[Stage]:
-        for when, _, _ in _KINDS:
-            left = [each for each in artifacts if each.when in (when, When.ALWAYS)]
-            if left:
-                script = self._in_project(collect_script(left))
-                yield Stage(number=0, phase=Phase.LATE, script=script, when=when)
-
-    def cleanup(self) -> Stage:
-        return Stage(
-            number=0,
-            phase=Phase.LATE,
-            section="cleanup_file_variables",
-            title="Cleaning up project directory and file based variables",
-            script=f"{self.environment.cleanup()}\nrm -rf {shlex.quote(self.environment.temp_dir)}",
-            is_counted=False,
-        )
-
-    @property
-    def _is_status_ours(self) -> bool:
-        """Whether the job leaves the variable to us that says how its script has ended."""
-        return all(each.key != _STATUS for each in self.job.variables)
-
-    def _ours(self, script: str) -> str:
-        return f"{self.environment.preamble(write_files=False)}\n{script}\n"
-
-    def _in_project(self, script: str) -> str:
-        return self._ours(f"cd {shlex.quote(self.environment.project_dir)} || exit\n{script}")
-
-    def _theirs(self, step: Step, before: str = "", after: str = "") -> str:
-        return "\n".join(
-            [
-                self.environment.preamble(write_files=False),
-                f'export {_STATUS}="$_t_status"' if step.name == AFTER_SCRIPT and self._is_status_ours else "",
-                "unset _t_status",
-                "if (set -o pipefail) 2>/dev/null; then set -o pipefail; fi",
-                "set -e",
-                f"cd {shlex.quote(self.environment.project_dir)}",
-                *(["set -x"] if self.environment.options.debug_trace else []),
-                _commands(before, *step.script, after),
-                "",
-            ]
-        )
-
-
-def _command(command: str) -> str:
-    """A command of the job's, behind the line that shows it."""
-    first, *more = command.strip("\n").split("\n")
-    shown = f"$ {first.rstrip()}{' # collapsed multi-line command' if more else ''}"
-    return f"printf '\\033[32;1m%s\\033[0;m\\n' {shlex.quote(shown)}\n{command}"
-
-
-def _commands(*commands: str) -> str:
-    return "\n".join(map(_command, filter(None, commands)))

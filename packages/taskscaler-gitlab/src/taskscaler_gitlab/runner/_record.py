@@ -7,20 +7,28 @@ again from the instance. What is said in the log beside it has no secrets, and i
 import json
 import os
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from attrs import asdict, define, field
+from attrs import asdict, astuple, define, field
 
+from fleeting import Usage
 from fleeting.plugins import make_private, open_private
 from gitlab_jobs import Outcome
+from taskscaler_gitlab.runner._errors import RecordUnreadable
+from taskscaler_gitlab.runner._options import shown
 from taskscaler_gitlab.runner._stages import Ended
+
+N = TypeVar("N", int, float)
 
 DIRECTORY = "run"
 """Below the job's own directory."""
 
 _FILE = "record.json"
+
+VERSION = 1
+"""Of what is in it: raised when a release before this one could not resume a job by it."""
 
 
 @define(kw_only=True)
@@ -96,12 +104,24 @@ class Record:
     said: list[str] = field(factory=list)
     """What we have said in the log after the last leg."""
 
+    usage: Usage = field(default=Usage())
+    """What the legs that are over have used, all together."""
+
     outcome: Outcome | None = None
     """How the job ended."""
+
+    def add_usage(self, usage: Usage) -> None:
+        """Note what one more leg has used: after the others, so that the most memory is that of one of them."""
+        self.usage = Usage(
+            cpu_time=_together(sum, self.usage.cpu_time, usage.cpu_time),
+            peak_memory=_together(max, self.usage.peak_memory, usage.peak_memory),
+            disk_written=_together(sum, self.usage.disk_written, usage.disk_written),
+        )
 
     def save(self) -> None:
         """Write it down; blocks."""
         state = {
+            "version": VERSION,
             "nonce": self.nonce,
             "began": self.began,
             "home": self.home,
@@ -115,6 +135,7 @@ class Record:
             "is_uploading": self.is_uploading,
             "has_uploaded": self.has_uploaded,
             "said": self.said,
+            "usage": astuple(self.usage),
             "outcome": _outcome_as_json(self.outcome),
         }
         draft = self.path / f"{_FILE}.draft"
@@ -129,25 +150,50 @@ class Record:
         """Read what is known of a job, or begin; blocks.
 
         Raises:
+            RecordUnreadable: What is there is damaged, or was written by a later release.
             OSError: The directory cannot be used.
         """
         path = directory / DIRECTORY
         make_private(path)
         try:
-            state = json.loads((path / _FILE).read_text("utf-8"))
+            text = (path / _FILE).read_bytes()
         except FileNotFoundError:
             return cls(path=path)
-        return _read(path, state)
+        try:
+            state = json.loads(text)
+            version = state.get("version", VERSION)
+            if version == VERSION:
+                return _read(path, state)
+        except (ValueError, LookupError, TypeError, AttributeError) as error:
+            raise RecordUnreadable(f"{path / _FILE} is damaged; the job cannot be resumed") from error
+        raise RecordUnreadable(
+            f"{path / _FILE}: expected version {VERSION}, found {shown(str(version))}; the job cannot be resumed, use"
+            " the release that began it"
+        )
 
 
 def kept_log(directory: Path) -> int:
-    """Say how many bytes of a job's log stay after a restart; `run_job` writes what comes after them again; blocks."""
+    """Say how many bytes of a job's log stay after a restart; `run_job` writes what comes after them again; blocks.
+
+    Raises as `Record.load`.
+    """
     return Record.load(directory).log_size
 
 
 def has_begun(directory: Path) -> bool:
-    """Say whether anything of a job may have been started on its instance; blocks."""
+    """Say whether anything of a job may have been started on its instance; blocks. Raises as `Record.load`."""
     return bool(Record.load(directory).legs)
+
+
+def usage_of(directory: Path) -> Usage:
+    """Say what a job has used so far; blocks. Raises as `Record.load`."""
+    return Record.load(directory).usage
+
+
+def _together(combine: Callable[[Iterable[N]], N], first: N | None, second: N | None) -> N | None:
+    """Combine what is known."""
+    known = [each for each in (first, second) if each is not None]
+    return combine(known) if known else None
 
 
 def _read(path: Path, state: Mapping[str, Any]) -> Record:
@@ -161,8 +207,17 @@ def _read(path: Path, state: Mapping[str, Any]) -> Record:
         sent=dict(state["sent"]),
         ended={number: Ended(code, is_stopped=is_stopped) for number, code, is_stopped in state["ended"]},
         begun=set(state["begun"]),
+        usage=_usage(*state.get("usage", (None, None, None))),  # earlier releases did not know
         outcome=_outcome(state["outcome"]),
         **{name: state[name] for name in plain},
+    )
+
+
+def _usage(cpu_time: float | None, peak_memory: int | None, disk_written: int | None) -> Usage:
+    return Usage(
+        cpu_time=None if cpu_time is None else float(cpu_time),
+        peak_memory=None if peak_memory is None else int(peak_memory),
+        disk_written=None if disk_written is None else int(disk_written),
     )
 
 

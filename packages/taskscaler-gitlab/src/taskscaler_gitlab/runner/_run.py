@@ -6,27 +6,28 @@ last point that the record has, in the same words.
 """
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from functools import partial
-from importlib.metadata import version
 from pathlib import Path
 from typing import Final
 
+import anyio
 from anyio import to_thread
 from attrs import define, field, frozen
 
 from fleeting import Clock, ConnectError
-from fleeting.plugins import one_line
-from gitlab_jobs import Job, Outcome, shorten
+from gitlab_jobs import Job, Outcome
 from gitlab_jobs.client import GitLabClient, Reporting
 from taskscaler import LeaseLost
 from taskscaler.executors import Executor, ForeseesRefusal, JobOutcome, JobSpec, Leased, Reattaches, Verdict
+from taskscaler_gitlab._manager_caches import Loans
 from taskscaler_gitlab._settings import RunnerSettings
 from taskscaler_gitlab.runner import _talk
 from taskscaler_gitlab.runner._caches import BROUGHT
 from taskscaler_gitlab.runner._containers import docker_options, is_about_image
 from taskscaler_gitlab.runner._dependencies import PLACE
 from taskscaler_gitlab.runner._errors import JobInvalid
+from taskscaler_gitlab.runner._job_log import JobLog
 from taskscaler_gitlab.runner._legs import STOPPED, Revoked, Running, unless_over
 from taskscaler_gitlab.runner._marks import Marks
 from taskscaler_gitlab.runner._plan import Leg, Plan, next_leg, plan_of, stages_of, status_before
@@ -88,6 +89,7 @@ async def run_job(
 
     Raises:
         Unreachable, CommandLost, NameUnknown, ConnectError: Nobody knows what became of it, or it cannot be run there.
+        RecordUnreadable: What was written down about it cannot be used, and nothing was done.
         OSError: The directory cannot be used.
     """
     record = await to_thread.run_sync(Record.load, directory)
@@ -113,7 +115,7 @@ async def abandon(executor: Executor, lease: Leased, *, directory: Path) -> None
     """End what a job has on its instance, for whoever has cancelled `run_job` and does not call it again.
 
     Raises:
-        Unreachable, ConnectError: Something may be left.
+        Unreachable, ConnectError, RecordUnreadable: Something may be left.
     """
     await _end(executor, lease, await to_thread.run_sync(Record.load, directory))
 
@@ -147,9 +149,13 @@ class _Run:
     record: Record
     name: str
     _transfers: Transfers = field(init=False)
+    _log: JobLog = field(init=False)
+    _loans: Loans = field(factory=Loans, init=False)
+    """The manager's caches that a leg takes along."""
 
     def __attrs_post_init__(self) -> None:
         self._transfers = Transfers(job=self.job, client=self.client, clock=self.clock, place=self.record.path)
+        self._log = JobLog(reporting=self.reporting, record=self.record, sections=self.job.features.trace_sections)
 
     # --- from begin to end ------------------------------------------------------------------------------
 
@@ -160,25 +166,26 @@ class _Run:
             if self.settings.kind == "instance":
                 record.home, record.architecture = await look_around(self.lease)
             record.began = self.clock.now()
-        planned = self._plan_or_problem()
+        planned = await self._plan_or_problem()
         if record.log_size == 0:
-            self._greet(planned.plan.problems if isinstance(planned, _Planned) else ())
+            problems = planned.plan.problems if isinstance(planned, _Planned) else ()
+            self._log.greet(self.settings, self.lease, problems)
         if record.outcome is not None:
-            self._log("".join(record.said))
+            self._log.repeat()
             outcome = record.outcome
         elif isinstance(planned, JobInvalid):
-            outcome = await self._finish(_failure(planned.reason), str(planned))
+            outcome = await self._log.finish(_failure(planned.reason), str(planned))
         else:
             outcome = await self._carry_out(planned)
         try:
             await _end(self.executor, self.lease, record)
         except (ConnectError, LeaseLost) as error:  # it has ended, and what is left the next job there removes
-            log.warning("leftovers_stay", extra={"job": self.job.id, "error": str(error)})
+            log.warning("leftovers_stay", extra={"job": self.job.id, "error": self._log.masked(str(error))})
         return outcome
 
-    def _plan_or_problem(self) -> "_Planned | JobInvalid":
+    async def _plan_or_problem(self) -> "_Planned | JobInvalid":
         try:
-            return self._plan()
+            return await self._plan()
         except JobInvalid as error:
             return error
 
@@ -186,25 +193,32 @@ class _Run:
         record = self.record
         if not record.legs:
             if self.reporting.canceling.is_set():
-                return await self._finish(_failure(_CANCELED), "canceled")
+                return await self._log.finish(_failure(_CANCELED), "canceled")
             if refusal := self._refusal(planned):
-                return await self._finish(_failure(_WRONG), refusal)
+                return await self._log.finish(_failure(_WRONG), refusal)
             try:
                 attempts = planned.environment.options.artifact_download_attempts
-                await unless_over(self.reporting, lambda: self._transfers.fetch(attempts), even_canceling=True)
+                with anyio.move_on_after(self._left_at(self.clock.now())) as scope:
+                    await unless_over(self.reporting, lambda: self._transfers.fetch(attempts), even_canceling=True)
             except NotFetched as error:
-                return await self._finish(_failure(error.reason), str(error))
+                code = 1 if error.reason == _SCRIPT else None  # that of the script which GitLab Runner has for this
+                return await self._log.finish(_failure(error.reason, code), str(error))
+            if scope.cancelled_caught:
+                return await self._log.finish(*self._overdue())
         try:
             await self._run_legs(planned)
         except ConnectError as error:
             if not is_about_image(error):
                 raise
-            return await self._finish(_failure(_IMAGE), str(error))
-        self._log("".join(record.said))
+            return await self._log.finish(_failure(_IMAGE), str(error))
+        self._log.repeat()
         return await self._conclude(planned)
 
-    def _plan(self) -> _Planned:
-        """Make of the job what is to be done; the same after a restart."""
+    async def _plan(self) -> _Planned:
+        """Make of the job what is to be done; the same after a restart.
+
+        In threads: a job with many references, or much to quote, would hold up all others for seconds.
+        """
         job, settings = self.job, self.settings
         around = surroundings_of(
             job,
@@ -214,8 +228,13 @@ class _Run:
             home=self.record.home,
             architecture=self.record.architecture,
         )
-        environment = environment_of(job, settings, around.place)
-        self.reporting.hide(environment.phrases)
+        environment = await to_thread.run_sync(environment_of, job, settings, around.place)
+        self._log.hide(environment.phrases)
+        return await to_thread.run_sync(self._planned, around, environment)
+
+    def _planned(self, around: Surroundings, environment: JobEnvironment) -> _Planned:
+        """Write what is to be done. Blocks."""
+        job, settings = self.job, self.settings
         plan = plan_of(job, settings, environment, cache_dir=around.cache_dir, brings=self._caches_here is not None)
         options: dict[Leg, object] = {}
         if settings.kind == "docker":
@@ -267,7 +286,7 @@ class _Run:
         running = Running(
             executor=self.executor,
             lease=self.lease,
-            spec=self._spec(planned, leg),
+            spec=await to_thread.run_sync(self._spec, planned, leg),
             name=leg.name,
             marks=marks,
             reporting=self.reporting,
@@ -277,11 +296,14 @@ class _Run:
             stopping=self._stopping,
             clock=self.clock,
         )
-        if is_new:
-            outcome = await running.start()
-        else:
-            is_stopping = record.is_canceled and Leg(leg.kind).is_stoppable
-            outcome = await running.follow(lambda: STOPPED if is_stopping else self.clock.now() - leg.began)
+        try:
+            if is_new:
+                outcome = await running.start()
+            else:
+                is_stopping = record.is_canceled and Leg(leg.kind).is_stoppable
+                outcome = await running.follow(lambda: STOPPED if is_stopping else self.clock.now() - leg.began)
+        finally:
+            self._loans.give_back()
         self.reporting.log(marks.end())
         await self._close_section(planned.plan, leg, marks)
         ended: Mapping[int, Ended] = marks.ended
@@ -291,6 +313,7 @@ class _Run:
         record.ended |= ended
         record.log_size = self.reporting.report.trace.size
         leg.is_over = True
+        record.add_usage(outcome.usage)
         if stages[-1].number not in ended and not record.is_canceled:
             leg.is_timed_out = outcome.verdict is Verdict.TIMED_OUT
             leg.is_lost = not leg.is_timed_out
@@ -305,17 +328,18 @@ class _Run:
         if not leg.ended:
             leg.ended = self.clock.now()
             await self._save()
-        self._log(_talk.end_of_section(stage.section, leg.ended, marks=self._has_sections))
+        self._log.end_section(stage.section, leg.ended)
 
     async def _note(self, leg: LegRecord, spec: JobSpec, outcome: JobOutcome) -> None:
         """Remember what an executor says of a leg beside how it ended."""
         is_missing = bool(spec.artifacts) and not await to_thread.run_sync(self._brought(leg).exists)
         if is_missing:
-            leg.why = next((each for each in (outcome.why, *outcome.warnings) if "artifact" in each), outcome.why)
-        elif leg.is_lost:
-            leg.why = outcome.why
-        rest = (each for each in outcome.warnings if each != leg.why)
-        self.record.said += map(_talk.warning, rest)
+            why = next((each for each in (outcome.why, *outcome.warnings) if "artifact" in each), outcome.why)
+        else:
+            why = outcome.why if leg.is_lost else ""
+        leg.why = self._log.masked(why)
+        rest = (each for each in outcome.warnings if each != why)
+        self.record.said += (self._log.masked(_talk.warning(each)) for each in rest)
 
     async def _stopping(self) -> None:
         self.record.is_canceled = True
@@ -330,26 +354,27 @@ class _Run:
             Before(has_failed=has_failed, is_broken=is_broken, is_canceled=record.is_canceled),
             nonce=record.nonce,
             shell=self.settings.shell,
-            sections=self._has_sections,
+            sections=self._log.sections,
             script_timeout=planned.environment.options.script_timeout,
             is_shared=kind.is_helper,
         )
         return JobSpec(
             name=f"gitlab-{self.job.id}",
             script=f"{_SHEBANG}{script}" if planned.options else script,
-            files=self._files(planned) if kind.takes_files else {},
+            files=self._files(planned, leg) if kind.takes_files else {},
             artifacts=(OUT,) if plan.leaves_files and kind.has_late else (),
-            timeout=max(1.0, self.job.timeout - (leg.began - record.began)),
+            timeout=self._left_at(leg.began),
             options=planned.options.get(kind),
         )
 
-    def _files(self, planned: _Planned) -> dict[str, Path]:
-        """What a leg gets from here: what other jobs left, and caches."""
+    def _files(self, planned: _Planned, leg: LegRecord) -> dict[str, Path]:
+        """What a leg gets from here: what other jobs left, and caches, which are on loan. Blocks."""
         files = {f"{PLACE}/{each.name}": each for each in self._transfers.fetched()}
         kept = self._caches_here
         if kept is not None:
-            names = (name for cache in planned.plan.caches if cache.pulls for name in cache.names)
-            files |= {f"{BROUGHT}/{name}.tar": path for name in names if (path := kept / f"{name}.tar").is_file()}
+            names = {name for cache in planned.plan.caches if cache.pulls for name in cache.names}
+            lent = {name: self._loans.take(kept / f"{name}.tar", leg.name) for name in sorted(names)}
+            files |= {f"{BROUGHT}/{name}.tar": path for name, path in lent.items() if path is not None}
         return files
 
     # --- the end ----------------------------------------------------------------------------------------
@@ -358,23 +383,34 @@ class _Run:
         """Bring to GitLab what the job left, and say how it ended."""
         last = self.record.legs[-1]
         if last.is_timed_out:
-            took = _talk.in_hours(self.job.timeout)
-            return await self._finish(_failure(_TIMEOUT), f"execution took longer than {took} seconds")
+            return await self._log.finish(*self._overdue())
         if last.is_lost:
-            return await self._finish(_failure(_SYSTEM), f"(system failure): {last.why or 'its shell was killed'}")
+            return await self._log.finish(_failure(_SYSTEM), f"(system failure): {last.why or 'its shell was killed'}")
         verdict = judge(planned.plan.stages, self.record.ended)
         has_failed = verdict.cause is not None or self.record.is_canceled
-        problem = await self._send_artifacts(planned.plan, last, has_failed=has_failed)
+        problem = await self._send_artifacts(planned, last, has_failed=has_failed)
         if (kept := self._caches_here) is not None:
             out = self._brought(last) / OUT
-            await to_thread.run_sync(partial(keep_caches, planned.plan.caches, out, kept, job=self.job.id))
+            most = self.settings.taskscaler.cache_retention.size
+            await to_thread.run_sync(partial(keep_caches, planned.plan.caches, out, kept, job=self.name, most=most))
         if self.record.is_canceled:
-            return await self._finish(_failure(_CANCELED), "canceled")
+            return await self._log.finish(_failure(_CANCELED), "canceled")
         if verdict.cause is not None:
-            return await self._finish(*self._account(verdict, planned))
+            return await self._log.finish(*self._account(verdict, planned))
         if problem is not None:
-            return await self._finish(_failure(problem.reason, 1), str(problem))
-        return await self._finish(Outcome(is_success=True), "")
+            return await self._log.finish(_failure(problem.reason, 1), str(problem))
+        return await self._log.finish(Outcome(is_success=True), "")
+
+    def _left_at(self, now: float) -> float:
+        """Seconds that the job may take from then on; at least one, in which it learns that it was not enough.
+
+        Never more than all of its time: the clock of a manager before us may have been ahead.
+        """
+        return max(1.0, self.job.timeout - max(0.0, now - self.record.began))
+
+    def _overdue(self) -> tuple[Outcome, str]:
+        """How a job ends that took too long."""
+        return _failure(_TIMEOUT), f"execution took longer than {_talk.in_hours(self.job.timeout)} seconds"
 
     def _account(self, verdict: JobVerdict, planned: _Planned) -> tuple[Outcome, str]:
         """What GitLab is to learn of a failure, and what people are."""
@@ -386,33 +422,27 @@ class _Run:
             return _failure(_SYSTEM), f"(system failure): the job's directories cannot be made, exit code {code}"
         return _failure(_SCRIPT, code), f"exit code {code}"
 
-    async def _send_artifacts(self, plan: Plan, leg: LegRecord, *, has_failed: bool) -> NotSent | None:
+    async def _send_artifacts(self, planned: _Planned, leg: LegRecord, *, has_failed: bool) -> NotSent | None:
         """Send what is to be sent; returns what went wrong first."""
-        record = self.record
-        wanted = [each for each in plan.artifacts if each.when.fits(has_failed=has_failed)]
+        record, compression = self.record, planned.environment.options.artifact_compression
+        wanted = [each for each in planned.plan.artifacts if each.when.fits(has_failed=has_failed)]
         if not wanted:
             return None
         section = f"upload_artifacts_on_{'failure' if has_failed else 'success'}"
         if not record.is_uploading:
             record.is_uploading = True
             title = f"Uploading artifacts for {'failed' if has_failed else 'successful'} job"
-            await self._say(_talk.section(section, title, self.clock.now(), marks=self._has_sections))
+            await self._log.say(_talk.section(section, title, self.clock.now(), marks=self._log.sections))
         out = self._brought(leg) / OUT
         for each in wanted:
             if each.number not in record.sent:
-                sent = await unless_over(self.reporting, partial(self._transfers.send, each, out, leg.why))
-                record.sent[each.number] = sent.problem
-                await self._say(sent.text)
+                sent = await unless_over(self.reporting, partial(self._transfers.send, each, out, leg.why, compression))
+                record.sent[each.number] = self._log.masked(sent.problem)
+                await self._log.say(sent.text)
         if not record.has_uploaded:
             record.has_uploaded = True
-            await self._say(_talk.end_of_section(section, self.clock.now(), marks=self._has_sections))
+            await self._log.say(_talk.end_of_section(section, self.clock.now(), marks=self._log.sections))
         return next((NotSent(text) for text in record.sent.values() if text), None)
-
-    # --- words ------------------------------------------------------------------------------------------
-
-    @property
-    def _has_sections(self) -> bool:
-        return self.job.features.trace_sections
 
     @property
     def _caches_here(self) -> Path | None:
@@ -423,33 +453,6 @@ class _Run:
 
     def _brought(self, leg: LegRecord) -> Path:
         return self.record.path / f"brought-{leg.name.rpartition('-')[2]}"
-
-    def _greet(self, problems: Iterable[str]) -> None:
-        """Say who runs the job, where, and what is strange about it."""
-        settings, marks, began = self.settings, self._has_sections, self.record.began
-        self._log(f"Running with taskscaler-gitlab {version('taskscaler-gitlab')}\n")
-        self._log(f"  on {one_line(settings.name) or 'a runner without a name'} {shorten(settings.token)}\n")
-        self._log(
-            _talk.section("prepare_executor", f'Preparing the "{settings.executor}" executor', began, marks=marks)
-        )
-        self._log(f"Using slot {self.lease.slot} of the instance {one_line(self.lease.instance)}\n")
-        for problem in problems:
-            self._log(_talk.warning(problem))
-        self._log(_talk.end_of_section("prepare_executor", began, marks=marks))
-
-    async def _finish(self, outcome: Outcome, why: str) -> Outcome:
-        """Say how the job ended, once that is written down."""
-        self.record.outcome = outcome
-        await self._say(_talk.success("Job succeeded") if outcome.is_success else _talk.failure(f"Job failed: {why}"))
-        return outcome
-
-    async def _say(self, text: str) -> None:
-        self.record.said.append(text)
-        await self._save()
-        self._log(text)
-
-    def _log(self, text: str) -> None:
-        self.reporting.log(text.encode(errors="replace"))
 
     async def _save(self) -> None:
         await to_thread.run_sync(self.record.save)

@@ -90,14 +90,14 @@ def write_script(
 
 
 def _file(number: int, script: str, suffix: str = "") -> str:
-    return f"printf '%s' {shlex.quote(script)} > {HOME}/{number}{suffix} || exit"
+    return f"printf '%s' {shlex.quote(script)} > {HOME}/{number}{suffix} || _t_no_room"
 
 
 def _call(stage: Stage) -> str:
     words = {
         Phase.BEFORE: ("_t_before", stage.attempts),
         Phase.SCRIPT: ("_t_step", stage.when.value, "yes" if stage.allow_failure else "no"),
-        Phase.AFTER: ("_t_after", _seconds(stage.timeout or 0)),
+        Phase.AFTER: ("_t_after", _seconds(stage.timeout or 0), "yes" if stage.is_counted else "no"),
         Phase.LATE: ("_t_late", stage.when.value),
     }
     function, *more = words[stage.phase]
@@ -109,6 +109,8 @@ def _seconds(timeout: float) -> int:
     return max(1, round(timeout))
 
 
+# Who ends a detached command signals its process group, and a second or two later kills it: of the stages, which have
+# groups of their own, nothing would be left to know, so this shell takes them along when it is asked to end.
 # A process has no group of its own before `setsid` has begun, so that one that has just started is signalled by itself.
 # Clocks may outlive a script that is killed, and its process number may be another's then: they look whether its
 # directory is still there.
@@ -119,6 +121,10 @@ exec 2>&1 </dev/null
 _t_umask=$(umask) _t_home=$PWD/{HOME}; umask 077
 _t_pid= _t_woke= _t_stopped= _t_groups= _t_exit=0 _t_skip=
 _t_setsid=; command -v setsid >/dev/null 2>&1 && _t_setsid=setsid
+_t_no_room() {{
+    printf '\033[31;1mERROR: the job cannot be written to this disk; is it full?\033[0;m\n'
+    exit 1
+}}
 _t_mark() {{ printf '\036@NONCE@ %s\n' "$*"; }}
 _t_group() {{ [ "$_t_setsid" ] && kill -s "$1" -- "-$2" 2>/dev/null; }}
 _t_signal() {{ _t_group "$1" "$2" || kill -s "$1" "$2" 2>/dev/null; }}
@@ -136,7 +142,21 @@ _t_stop() {{
         "${{_t_setsid:+-}}$_t_pid" >/dev/null 2>&1 &
     _t_groups="$_t_groups $!"
 }}
+_t_quit() {{
+    exec >/dev/null 2>&1  # bash says which of its processes were killed, if it comes to that
+    trap '' TERM USR1
+    for _t_each in $_t_pid $_t_groups; do _t_signal TERM "$_t_each"; done
+    [ ! "$_t_pid" ] || {{
+        $_t_setsid /bin/sh -c 'sleep 1; kill -s KILL -- "$1"' sh "${{_t_setsid:+-}}$_t_pid" &
+        _t_alarm=$!
+        wait "$_t_pid"
+        _t_no_alarm "$_t_alarm"
+    }}
+    for _t_each in $_t_pid $_t_groups; do _t_group KILL "$_t_each"; done
+    exit 143
+}}
 trap _t_stop USR1
+trap _t_quit TERM
 _t_run() {{
     _t_number=$1 _t_stopped= _t_woke=
     shift
@@ -200,7 +220,11 @@ _t_after() {{
     _t_alarm_in "$4"; _t_after_alarm=$_t_alarm
     _t_run "$1" "$_t_shell" "{HOME}/$1"
     _t_no_alarm "$_t_after_alarm"
-    [ ! "$_t_stopped" ] || _t_warn "after_script took longer than $4 seconds, and was stopped"
+    if [ "$_t_stopped" ]; then
+        _t_warn "after_script took longer than $4 seconds, and was stopped"
+    elif [ "$_t_code" -ne 0 ] && [ "$5" = no ]; then
+        _t_warn "after_script failed with exit code $_t_code, which does not change how the job ends"
+    fi
     _t_close "$2" "$1"
 }}
 _t_late() {{

@@ -13,8 +13,9 @@ from gitlab_jobs import Image, Job, shorten
 from taskscaler.executors import Leased
 from taskscaler_gitlab._settings import RunnerSettings
 from taskscaler_gitlab.runner._errors import JobInvalid
+from taskscaler_gitlab.runner._logins import AUTH_CONFIG, logins_of
 from taskscaler_gitlab.runner._plan import Leg
-from taskscaler_gitlab.runner._variables import JobEnvironment, Place
+from taskscaler_gitlab.runner._variables import JobEnvironment, Place, slug_of
 
 BUILDS, CACHE = "/builds", "/cache"
 """Where they are in containers, unless the runner's settings say otherwise."""
@@ -57,17 +58,18 @@ def surroundings_of(
     """
     is_docker = settings.kind == "docker"
     builds = settings.builds_dir or (BUILDS if is_docker else "builds")
+    builds_dir = posixpath.join(home or "/", builds)
     caches = settings.cache_dir or (CACHE if is_docker else "cache")
     return Surroundings(
         place=Place(
-            builds_dir=posixpath.join(home or "/", builds),
+            builds_dir=builds_dir,
             instance=instance,
             slot=slot,
             concurrent_id=slot,
             concurrent_project_id=slot,
             architecture=architecture or "linux/amd64",
             shared=not is_docker,
-            private_builds=is_docker,
+            private_builds=is_docker and not settings.docker.is_shared(posixpath.join(builds_dir, slug_of(job))),
             custom_build_dir=settings.custom_build_dir.enabled,
         ),
         cache_dir=posixpath.join(
@@ -98,7 +100,7 @@ def container_of(
     image = job.image
     options: dict[str, Any] = {**settings_of_all, "working_dir": WORKING_DIR}
     options["caches"] = _volumes(job, settings, environment, surroundings)
-    options["registries"] = _logins(job)
+    options["registries"] = _logins(job, environment)
     if leg.is_helper:
         options |= {"image": surroundings.helper_image, "user": None}
         return options
@@ -114,13 +116,10 @@ def container_of(
     return options
 
 
-def _logins(job: Job) -> dict[str, dict[str, str]]:
+def _logins(job: Job, environment: JobEnvironment) -> dict[str, dict[str, str]]:
     """What the job logs in to registries with, by the registries."""
-    return {
-        each.url: {"username": each.username, "password": each.password}
-        for each in job.credentials
-        if each.type == "registry" and each.url and each.username
-    }
+    found = logins_of(job, environment.content(AUTH_CONFIG))
+    return {host: {"username": each.username, "password": each.password} for host, each in found.items()}
 
 
 def _volumes(
@@ -135,7 +134,7 @@ def _volumes(
         kept[f"{project}-{surroundings.place.slot}-builds"] = environment.builds_dir
     if not docker.disable_cache:
         kept[f"{project}-cache"] = settings.cache_dir or CACHE
-    return kept
+    return {name: path for name, path in kept.items() if posixpath.normpath(path) not in docker.bound}
 
 
 def _service(service: Image, environment: JobEnvironment) -> dict[str, Any]:

@@ -14,10 +14,12 @@ from fleeting.errors import SystemRefused
 from fleeting.plugins import make_private
 from gitlab_jobs import Dependency, GitLabJobsError, Job, Refused
 from gitlab_jobs.client import GitLabClient
+from taskscaler_gitlab._manager_caches import keep_archive
 from taskscaler_gitlab.runner import _talk
 from taskscaler_gitlab.runner._artifacts import KnownArtifact, NotPacked, pack_artifacts
 from taskscaler_gitlab.runner._caches import KnownCache
-from taskscaler_gitlab.runner._dependencies import PLACE, NotTaken, take_archive
+from taskscaler_gitlab.runner._dependencies import PLACE, NotTaken, Room, take_archive
+from taskscaler_gitlab.runner._options import Compression
 
 PAUSE = 5.0
 """Seconds before something is downloaded again."""
@@ -78,26 +80,29 @@ class Transfers:
         directory = self.place / PLACE
         await to_thread.run_sync(self.remove, directory)
         await to_thread.run_sync(make_private, directory)
+        room = Room()
         for number, each in enumerate(self.job.dependencies):
             if each.artifacts_file.filename:
-                await self._fetch(each, directory / str(number), attempts)
+                room = await self._fetch(each, directory / str(number), attempts, room)
 
     def fetched(self) -> Iterator[Path]:
         """Directories of what other jobs left, whose names are the order in which they go over each other."""
         with suppress(FileNotFoundError):
             yield from sorted((self.place / PLACE).iterdir())
 
-    async def _fetch(self, dependency: Dependency, target: Path, attempts: int) -> None:
+    async def _fetch(self, dependency: Dependency, target: Path, attempts: int, room: Room) -> Room:
+        """Bring what one left, as far as there is room; returns what is left of that."""
         what = f"the artifacts of {dependency.name} ({dependency.id})"
         archive, scratch = self.place / "download", self.place / "scratch.tar"
-        for left in range(attempts - 1, -1, -1):
+        while True:
+            attempts -= 1
             for path in (archive, scratch):
                 await to_thread.run_sync(partial(path.unlink, missing_ok=True))
             await to_thread.run_sync(self.remove, target)
             try:
                 await self.client.download(dependency, archive)
                 name = dependency.artifacts_file.filename
-                await to_thread.run_sync(take_archive, archive, scratch, target, name)
+                return await to_thread.run_sync(take_archive, archive, scratch, target, name, room)
             except NotTaken as error:
                 raise NotFetched(f"{what} cannot be used: {error}", "script_failure") from None
             except OSError as error:
@@ -106,20 +111,19 @@ class Transfers:
                 ) from None
             except GitLabJobsError as error:
                 is_refused = isinstance(error, Refused)
-                if not left or (isinstance(error, Refused) and error.status in _FINAL):
+                if attempts < 1 or (isinstance(error, Refused) and error.status in _FINAL):
                     reason = "script_failure" if is_refused else "runner_system_failure"
                     raise NotFetched(f"{what} cannot be downloaded: {error}", reason) from None
-            else:
-                return
             await self.clock.sleep_until(self.clock.now() + PAUSE)
 
-    async def send(self, known: KnownArtifact, out: Path, why: str) -> Sent:
+    async def send(self, known: KnownArtifact, out: Path, why: str, compression: Compression = "default") -> Sent:
         """Send one set of artifacts.
 
         Args:
             known: Which.
             out: What the instance has brought.
             why: Why that is not there, if it is not.
+            compression: How hard it is tried to make them small.
         """
         archive = out / known.file
         lines = await to_thread.run_sync(_missing, out / f"missing-{known.number}")
@@ -132,7 +136,7 @@ class Transfers:
             await to_thread.run_sync(self.remove, scratch)
             await to_thread.run_sync(self.remove, target)
             form = known.artifact.artifact_format
-            count = await to_thread.run_sync(pack_artifacts, archive, scratch, target, form)
+            count = await to_thread.run_sync(pack_artifacts, archive, scratch, target, form, compression)
             lines += f"found {count} matching artifact files and directories\n"
             artifact = evolve(known.artifact, artifact_type=known.type, artifact_format=form or "zip")
             await self.client.upload(self.job, artifact, target, filename=known.filename)
@@ -157,19 +161,16 @@ class Transfers:
             path.unlink(missing_ok=True)
 
 
-def keep_caches(caches: Iterable[KnownCache], out: Path, kept: Path, *, job: int) -> None:
+def keep_caches(caches: Iterable[KnownCache], out: Path, kept: Path, *, job: str, most: int) -> None:
     """Keep on this machine what came of a job's caches; blocks. One that cannot be kept is not.
 
-    Jobs of one project may end at the same time, so each has drafts of its own; after a restart it has the same ones.
+    See `keep_archive`; after a restart, a job's name is the same.
     """
-    with suppress(OSError):
-        make_private(kept)
-        for cache in caches:
-            archive = out / f"cache-{cache.number}.tar"
+    for cache in caches:
+        archive = out / f"cache-{cache.number}.tar"
+        with suppress(OSError):
             if archive.is_file() and not archive.is_symlink():
-                draft = kept / f".{cache.names[0]}.{job}.draft"
-                shutil.copyfile(archive, draft)
-                draft.replace(kept / f"{cache.names[0]}.tar")
+                keep_archive(archive, kept / f"{cache.names[0]}.tar", job, most=most)
 
 
 def _missing(path: Path) -> str:

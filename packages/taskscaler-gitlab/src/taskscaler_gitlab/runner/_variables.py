@@ -17,17 +17,18 @@ import posixpath
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from importlib.metadata import version
-from itertools import chain
 from urllib.parse import unquote, urlsplit
 
-from attrs import define, evolve, field, frozen
+from attrs import field, frozen
 
 from gitlab_jobs import Image, Job, Masker, Variable, shorten
 from taskscaler_gitlab._settings import RunnerSettings
 from taskscaler_gitlab.runner._errors import JobInvalid
-from taskscaler_gitlab.runner._expansion import MAX_EXPANDED, cost, expand
+from taskscaler_gitlab.runner._expansion import Budget
+from taskscaler_gitlab.runner._logins import AUTH_CONFIG, read_auth_config
 from taskscaler_gitlab.runner._options import GitSettings, JobOptions, Read, read_options, shown, within
 from taskscaler_gitlab.runner._shell import NAME, quote
+from taskscaler_gitlab.runner._values import TEMPORARY, Variables, cleaned, said, whole
 
 ENV_FILE = "gitlab-runner.env"
 """What ``GITLAB_ENV`` names, among the temporary files; no variable can have this name."""
@@ -37,7 +38,6 @@ GIT_CONFIG = "git.config"
 
 _USER = "gitlab-ci-token"
 _STATUS = "CI_JOB_STATUS"
-_TEMPORARY = "RUNNER_TEMP_PROJECT_DIR"
 
 _SHELLS_OWN = frozenset({"BASHOPTS", "BASH_VERSINFO", "EUID", "PPID", "SHELLOPTS", "UID"})
 """Variables that bash sets by itself and lets nobody set."""
@@ -45,7 +45,10 @@ _SHELLS_OWN = frozenset({"BASHOPTS", "BASH_VERSINFO", "EUID", "PPID", "SHELLOPTS
 _SECRET = 8
 """Characters of the shortest password that is hidden in logs: GitLab masks nothing shorter either."""
 
-_SURROGATES = re.compile(r"[\ud800-\udfff]")
+MAX_WRITTEN = 4_000_000
+"""Characters of all variables together as a shell reads them: each stage of a job begins with them. Programs that get
+more than two million bytes of them do not even start, as Linux is set up ordinarily."""
+
 _UNFIT = re.compile(r"[\x00-\x1f\x7f]")
 _NAMED = 5
 
@@ -64,10 +67,10 @@ class Place:
     """The number of the job's slot on it, from 0."""
 
     concurrent_id: int = 0
-    """The number of the job among those of its runner that run now: the lowest free one."""
+    """A number that no other job has that runs on the instance: its slot's."""
 
     concurrent_project_id: int = 0
-    """The same among those of its project."""
+    """The same; a project's jobs are among them."""
 
     architecture: str = "linux/amd64"
     """The instance's system and processor."""
@@ -110,8 +113,11 @@ class JobEnvironment:
     options: JobOptions
     """What else it asks for."""
 
-    variables: "Variables" = field(repr=False)
+    variables: Variables = field(repr=False)
     """What all of this was made of."""
+
+    _budget: Budget = field(factory=Budget, repr=False, eq=False)
+    """What is left for texts that are no variables: paths, keys, names, what is only for services."""
 
     @property
     def temp_dir(self) -> str:
@@ -135,24 +141,16 @@ class JobEnvironment:
         """Replace the references in a text, as in a cache's key or the name of an image.
 
         Raises:
-            JobInvalid: The text becomes too long.
+            JobInvalid: The text becomes too long, or all of them together.
         """
-        return expand(_whole(text), self.get)
-
-    def with_status(self, status: str) -> "JobEnvironment":
-        """The same for the stages after the script, which learn how it ended: ``success``, ``failed``, ``canceled``.
-
-        A job that sets ``CI_JOB_STATUS`` itself keeps its own, as with GitLab Runner.
-        """
-        variables = self.variables.with_base(_STATUS, status)
-        return evolve(self, variables=variables, exports={**self.exports, **_exports(variables, [_STATUS])})
+        return self._budget.expand(whole(text), self.get)
 
     def of_service(self, service: Image) -> Mapping[str, str]:
         """The variables of a service beside the job: the job's public ones, and its own.
 
         Those of its own may refer to all that the job has; the job's are as the job has them.
         """
-        own = [_cleaned(each) for each in service.variables]
+        own = [cleaned(each) for each in service.variables]
         mine = {each.key: each.value for each in own}
         names = dict(self.variables.public)
 
@@ -160,7 +158,7 @@ class JobEnvironment:
             return mine[name] if name in mine else self.get(name)
 
         for each in own:
-            names[each.key] = each.value if each.raw else expand(each.value, value)
+            names[each.key] = each.value if each.raw else self._budget.expand(each.value, value)
         return {name: value for name, value in names.items() if NAME.fullmatch(name) and "\0" not in value}
 
     def preamble(self, *, write_files: bool = True) -> str:
@@ -218,25 +216,27 @@ def environment_of(job: Job, settings: RunnerSettings, place: Place) -> JobEnvir
     try:
         return _environment_of(job, settings, place)
     except JobInvalid as error:
-        masker = Masker(_phrases(job, [_cleaned(each) for each in job.variables]))
+        masker = Masker(_phrases(job, [cleaned(each) for each in job.variables]))
         message = masker.feed(str(error).encode(errors="replace")) + masker.end()
         raise JobInvalid(message.decode(errors="replace"), reason=error.reason) from None
 
 
 def _environment_of(job: Job, settings: RunnerSettings, place: Place) -> JobEnvironment:
-    sent = [_cleaned(each) for each in job.variables]
+    sent = [cleaned(each) for each in job.variables]
     nowhere = Variables(before=_before(job, settings, place, ""), sent=sent, after=_after(place, ""))
     first = _read(job, settings, nowhere)
     project = _project_dir(job, settings, place, first)
     variables = Variables(before=_before(job, settings, place, project), sent=sent, after=_after(place, project))
     read = _read(job, settings, variables)
     exports = _exports(variables, variables.names)
+    files = {variables.get(name): variables.content(name) for name in exports if variables.is_file(name)}
+    _check_size([*exports.items(), *files.items()])
     return JobEnvironment(
         exports=exports,
-        files={variables.get(name): variables.content(name) for name in exports if variables.is_file(name)},
+        files=files,
         builds_dir=place.builds_dir,
         project_dir=project,
-        phrases=tuple(_phrases(job, sent, variables.masked)),
+        phrases=tuple(_phrases(job, sent, variables.masked, variables.content(AUTH_CONFIG))),
         problems=(*_left_out(variables), *read.problems),
         git=read.git,
         options=read.options,
@@ -244,89 +244,11 @@ def _environment_of(job: Job, settings: RunnerSettings, place: Place) -> JobEnvi
     )
 
 
-@define
-class Variables:
-    """The variables of a job in their order, and their values once references are replaced.
-
-    All values are replaced together: each refers to the others as they were before.
-    """
-
-    before: list[Variable]
-    sent: list[Variable]
-    after: list[Variable]
-    _last: dict[str, Variable] = field(init=False, repr=False)
-    _values: list[tuple[Variable, str]] = field(init=False, repr=False)
-    _value: dict[str, str] = field(init=False, repr=False)
-
-    def __attrs_post_init__(self) -> None:
-        """Replace the references."""
-        self._last = {each.key: each for each in self._all}
-        self._values = list(self._expanded())
-        self._value = {each.key: value for each, value in self._values}
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._last
-
-    @property
-    def names(self) -> Iterable[str]:
-        """All of them."""
-        return self._last
-
-    @property
-    def public(self) -> Mapping[str, str]:
-        """Those that services have too: what the job's author calls public, and what the runner says."""
-        own = {id(each) for each in (*self.before, *self.after)}
-        shared = ((each, value) for each, value in self._values if each.public or id(each) in own)
-        return {each.key: self._path(each.key) if each.file else value for each, value in shared}
-
-    @property
-    def masked(self) -> Iterator[str]:
-        """Values that no log may show, those of variables that are overridden too."""
-        return (value for each, value in self._values if each.masked)
-
-    def is_file(self, name: str) -> bool:
-        """Whether the value is written to a file."""
-        return self._last[name].file
-
-    def get(self, name: str) -> str:
-        """The value, or the path of the file that has it; empty if there is no such variable."""
-        return self._path(name) if name in self._last and self._last[name].file else self.content(name)
-
-    def content(self, name: str) -> str:
-        """The value, be it in a file or not."""
-        return self._value.get(name, "")
-
-    def with_base(self, name: str, value: str) -> "Variables":
-        """The same with another value for what the runner says first."""
-        before = [evolve(each, value=value) if each.key == name else each for each in self.before]
-        return Variables(before=before, sent=self.sent, after=self.after)
-
-    @property
-    def _all(self) -> Iterator[Variable]:
-        return chain(self.before, self.sent, self.after)
-
-    def _expanded(self) -> Iterator[tuple[Variable, str]]:
-        left = MAX_EXPANDED
-        for each in self._all:
-            value = each.value if each.raw else expand(each.value, self._unexpanded, limit=left)
-            left -= 0 if each.raw else cost(each.value, value)
-            yield each, value
-
-    def _unexpanded(self, name: str) -> str:
-        found = self._last.get(name)
-        if found is None:
-            return ""
-        return self._path(name) if found.file else found.value
-
-    def _path(self, name: str) -> str:
-        return posixpath.join(self._last[_TEMPORARY].value, name)
-
-
 def _before(job: Job, settings: RunnerSettings, place: Place, project: str) -> list[Variable]:
     """What the job's own variables may override."""
-    image = [Variable(key="CI_JOB_IMAGE", value=_whole(job.image.name))] if job.image.name else []
-    configured = [Variable(key=name, value=_whole(value)) for name, value in settings.variables.items()]
-    said = {
+    image = [Variable(key="CI_JOB_IMAGE", value=whole(job.image.name))] if job.image.name else []
+    configured = [Variable(key=name, value=whole(value)) for name, value in settings.variables.items()]
+    fixed = {
         "CI_BUILDS_DIR": place.builds_dir,
         "CI_PROJECT_DIR": project,
         "CI_CONCURRENT_ID": str(place.concurrent_id),
@@ -338,9 +260,9 @@ def _before(job: Job, settings: RunnerSettings, place: Place, project: str) -> l
     }
     return [
         *image,
-        _said("CI_RUNNER_SHORT_TOKEN", shorten(settings.token)),
+        said("CI_RUNNER_SHORT_TOKEN", shorten(settings.token)),
         *configured,
-        *(_said(name, value) for name, value in said.items()),
+        *(said(name, value) for name, value in fixed.items()),
         *_certificates(settings),
     ]
 
@@ -358,29 +280,16 @@ def _certificates(settings: RunnerSettings) -> list[Variable]:
 def _after(place: Place, project: str) -> list[Variable]:
     """What nothing overrides."""
     ours = version("taskscaler-gitlab")
-    said = {
+    fixed = {
         "CI_SHARED_ENVIRONMENT" if place.shared else "CI_DISPOSABLE_ENVIRONMENT": "true",
         "CI_RUNNER_VERSION": ours,
         "CI_RUNNER_REVISION": f"taskscaler-gitlab-{ours}",
         "CI_RUNNER_EXECUTABLE_ARCH": place.architecture,
         "TASKSCALER_INSTANCE": place.instance,
         "TASKSCALER_SLOT": str(place.slot),
-        _TEMPORARY: f"{project}.tmp" if project else "",
+        TEMPORARY: f"{project}.tmp" if project else "",
     }
-    return [_said(name, value) for name, value in said.items()]
-
-
-def _said(name: str, value: str) -> Variable:
-    return Variable(key=name, value=value, raw=True)
-
-
-def _cleaned(variable: Variable) -> Variable:
-    return variable if variable.value.isascii() else evolve(variable, value=_whole(variable.value))
-
-
-def _whole(text: str) -> str:
-    """The text without halves of surrogate pairs, which JSON can have and a shell cannot: as GitLab Runner reads it."""
-    return text if text.isascii() else _SURROGATES.sub("\ufffd", text)
+    return [said(name, value) for name, value in fixed.items()]
 
 
 def _read(job: Job, settings: RunnerSettings, variables: Variables) -> Read:
@@ -390,6 +299,7 @@ def _read(job: Job, settings: RunnerSettings, variables: Variables) -> Read:
         may_fetch=job.allow_git_fetch,
         may_trace=not settings.debug_trace_disabled,
         job_timeout=job.timeout,
+        feature_flags=settings.feature_flags,
     )
 
 
@@ -403,7 +313,7 @@ def _project_dir(job: Job, settings: RunnerSettings, place: Place, read: Read) -
         return within(read.clone_path, place.builds_dir)
     own = () if place.private_builds else (_part(shorten(settings.token)), str(place.slot))
     suffix = "-empty" if read.git.strategy == "empty" else ""
-    return posixpath.join(place.builds_dir, *own, _slug(job)) + suffix
+    return posixpath.join(place.builds_dir, *own, slug_of(job)) + suffix
 
 
 def _part(text: str) -> str:
@@ -411,20 +321,29 @@ def _part(text: str) -> str:
     return re.sub(r"[^A-Za-z0-9_-]", "_", text) or "_"
 
 
-def _slug(job: Job) -> str:
+def slug_of(job: Job) -> str:
     """The project's path at GitLab, below which nothing else is; its number, if the path is not one."""
     try:
         path = unquote(urlsplit(job.git_info.repo_url).path).removesuffix(".git")
     except ValueError:
         path = ""
     slug = posixpath.normpath("/" + path).lstrip("/")
-    is_path = slug and ".." not in slug and not _UNFIT.search(slug) and _whole(slug) == slug
+    is_path = slug and ".." not in slug and not _UNFIT.search(slug) and whole(slug) == slug
     return slug if is_path else f"project-{job.job_info.project_id}"
 
 
 def _exports(variables: Variables, names: Iterable[str]) -> dict[str, str]:
     """What a shell can have of these, with its value."""
     return {name: _without_nul(name, variables) for name in names if NAME.fullmatch(name) and name not in _SHELLS_OWN}
+
+
+def _check_size(named: Iterable[tuple[str, str]]) -> None:
+    """See that no job fills the manager's memory with its variables."""
+    if sum(len(name) + len(quote(value)) for name, value in named) > MAX_WRITTEN:
+        raise JobInvalid(
+            f"the job's variables have more than {MAX_WRITTEN} characters together, as a shell reads them; make them"
+            " shorter, or put what is long into a file of the project"
+        )
 
 
 def _without_nul(name: str, variables: Variables) -> str:
@@ -454,17 +373,26 @@ def _list(names: list[str]) -> str:
     return f"variable {', '.join(shown(name) for name in names[:_NAMED])}{more}"
 
 
-def _phrases(job: Job, variables: Iterable[Variable], values: Iterable[str] = ()) -> Iterator[str]:
+def _phrases(
+    job: Job, variables: Iterable[Variable], values: Iterable[str] = (), auth_config: str = ""
+) -> Iterator[str]:
     """What no log may show: masked values as they were sent and as they are, tokens, passwords.
 
     The job's token also as HTTP has it: git prints its headers if it is asked to.
     """
     yield from filter(None, dict.fromkeys([*(each.value for each in variables if each.masked), *values]))
     tokens = [job.token, *(each.token for each in job.dependencies)]
-    passwords = [each.password for each in job.credentials]
+    passwords = [*(each.password for each in job.credentials), *_passwords(auth_config)]
     yield from {each for each in (*tokens, *passwords, _password(job.git_info.repo_url)) if len(each) >= _SECRET}
     if len(job.token) >= _SECRET:
         yield base64.b64encode(f"{_USER}:{job.token}".encode(errors="replace")).decode()
+
+
+def _passwords(auth_config: str) -> list[str]:
+    try:
+        return [each.password for each in read_auth_config(auth_config).values()]
+    except JobInvalid:  # where it is used, the job fails
+        return []
 
 
 def _password(url: str) -> str:

@@ -1,0 +1,179 @@
+"""Jobs that are over: what is kept of each beside its log, without secrets, and how the daemon's clients see it."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from attrs import asdict, frozen
+
+from fleeting import ConfigError, Usage
+from fleeting.plugins import make_private, structure, write_whole
+from taskscaler_gitlab._keeping import Kept
+from taskscaler_gitlab._record import MAX_STATE, JobDirectory
+from taskscaler_gitlab._wording import as_batch, as_job, over_in_words
+
+_FILE = "over.json"
+
+
+@frozen(kw_only=True)
+class Finished:
+    """How a job ended."""
+
+    id: str
+    """What it is asked for by."""
+
+    name: str
+    project: str
+    state: str
+    """``succeeded``, ``failed`` or ``cancelled``."""
+
+    why: str
+    taken_at: float
+    """When GitLab handed it out, in seconds since the epoch."""
+
+    begun_at: float | None = None
+    """When it got its last slot; None: it had none."""
+
+    over_at: float
+    """When it was over."""
+
+    tries: int = 1
+    """How often it was placed."""
+
+    instance: str | None = None
+    """The last one that it had a slot on."""
+
+    exit_code: int | None = None
+    """Its script's."""
+
+    cpu_time: float | None = None
+    """Seconds that it has used, if that is known."""
+
+    peak_memory: int | None = None
+    """Bytes likewise."""
+
+    disk_written: int | None = None
+    """Bytes likewise."""
+
+    @property
+    def usage(self) -> Usage:
+        """What it has used."""
+        return Usage(cpu_time=self.cpu_time, peak_memory=self.peak_memory, disk_written=self.disk_written)
+
+    def encode(self) -> bytes:
+        """Write it as JSON."""
+        return json.dumps({key: value for key, value in asdict(self).items() if value is not None}).encode()
+
+    @classmethod
+    def decode(cls, data: bytes) -> "Finished":
+        """Read it.
+
+        Raises:
+            ValueError, ConfigError: It is none of ours.
+        """
+        return structure(json.loads(data), cls)
+
+
+@frozen
+class FinishedJob:
+    """One of them; see `taskscaler.serve.OwnedJob`."""
+
+    directory: JobDirectory
+    how: Finished
+
+    @property
+    def id(self) -> str:
+        """See `OwnedJob.id`."""
+        return self.how.id
+
+    @property
+    def name(self) -> str:
+        """See `OwnedJob.name`."""
+        return self.how.name
+
+    @property
+    def state(self) -> str:
+        """How it ended."""
+        return self.how.state
+
+    @property
+    def since(self) -> float:
+        """When GitLab handed it out."""
+        return self.how.taken_at
+
+    @property
+    def log(self) -> Path | None:
+        """See `OwnedJob.log`."""
+        return self.directory.trace if self.directory.trace.exists() else None
+
+    @property
+    def over(self) -> bool:
+        """It is."""
+        return True
+
+    @property
+    def left(self) -> bool:
+        """It is not."""
+        return False
+
+    def as_data(self) -> Mapping[str, object]:
+        """See `OwnedJob.as_data`."""
+        how = self.how
+        return as_batch(self.id, self.name, how.state, how.why, taken_at=how.taken_at, over_at=how.over_at)
+
+    def record(self) -> Mapping[str, object]:
+        """See `OwnedJob.record`."""
+        how = self.how
+        return as_job(
+            self.name,
+            how.state,
+            how.why,
+            tries=how.tries,
+            instance=how.instance,
+            exit_code=how.exit_code,
+            duration=None if how.begun_at is None else how.over_at - how.begun_at,
+            usage=how.usage,
+        )
+
+    async def wait(self) -> None:
+        """It is over."""
+
+    def cancel(self) -> None:
+        """It is over."""
+
+    def explain(self) -> Sequence[str]:
+        """Say how it ended."""
+        how = self.how
+        project = f" of {how.project}" if how.project else ""
+        return (f"{self.id} ({self.name}{project}) {over_in_words(how.state, how.why, how.usage)}",)
+
+    @property
+    def kept(self) -> Kept:
+        """What it takes here."""
+        return Kept(name=self.directory.path.name, used=self.how.over_at, size=self.directory.size())
+
+
+def keep(directory: JobDirectory, how: Finished) -> FinishedJob:
+    """Note down how a job ended, whose log is to stay if it is there. Blocks.
+
+    Raises:
+        OSError: It cannot be written.
+    """
+    make_private(directory.path)
+    write_whole(directory.path / _FILE, how.encode())
+    return FinishedJob(directory, how)
+
+
+def finished(directories: Sequence[JobDirectory], origin: str) -> Iterator[FinishedJob]:
+    """Read those of a runner that an earlier process has left; what is of no use is removed. Blocks."""
+    for each in directories:
+        try:
+            with (each.path / _FILE).open("rb") as file:
+                how = Finished.decode(file.read(MAX_STATE))
+        except (OSError, ValueError, ConfigError):
+            each.remove()
+            continue
+        if each.origin == origin:
+            yield FinishedJob(each, how)
+        else:
+            each.remove()
