@@ -9,6 +9,7 @@ from random import Random
 from tempfile import TemporaryDirectory
 
 from _play import MONDAY, Cloud, Play
+from attrs import evolve
 from click.testing import CliRunner
 from rich._export_format import CONSOLE_SVG_FORMAT
 from rich.console import Console, RenderableType
@@ -23,12 +24,19 @@ from taskscaler.cli import main
 from taskscaler.cli._progress import Picture, paint
 from taskscaler.cli._summary import print_summary
 from taskscaler.cli._timeline import print_figures
+from taskscaler.cli._top._fleet import Fleet, Instance, Job
+from taskscaler.cli._top._paint import Scene, room_of
+from taskscaler.cli._top._paint import paint as paint_top
+from taskscaler.cli._top._view import View, settled
 from taskscaler.report import figure_out, lay_out
 from taskscaler.report._draw import draw
 
 HERE = Path(__file__).parent
 WIDTH, HEIGHT = 96, 24
 """Of the terminal, in characters."""
+
+TOP_HEIGHT = 17
+"""Of the one that `top` fills: so many lines as there is something on."""
 
 NO_FONTS = re.sub(r"@font-face \{\{.*?\}\}", "", CONSOLE_SVG_FORMAT, flags=re.DOTALL)
 """Rich's own frame, less the fonts that it would fetch from elsewhere."""
@@ -130,6 +138,40 @@ def show_errors(console: Console) -> None:
             console.print(Text(folded(line, console.width)))
 
 
+def show_top(console: Console) -> None:
+    """Show a fleet at its ceiling, as `top` does."""
+    instances = [
+        Instance(
+            pool="default",
+            id=f"i-0{number}f3a{number}c",
+            state="running",
+            since=MONDAY - 700 + 60 * number,
+            slots=(f"build-{2 * number:02}", f"build-{2 * number + 1:02}"),
+        )
+        for number in range(1, 6)
+    ]
+    instances[3] = evolve(instances[3], slots=("build-08", None), cordoned="a disk fails")
+    instances.append(Instance(pool="default", id="i-06f3a6c", state="creating", since=MONDAY - 20))
+    why = "the limit of 6 instances (max_instances) is reached: 5 ready, 1 booting"
+    fleet = Fleet(
+        name="fleet.toml",
+        state="serving",
+        answer=f"5 jobs are waiting: {why}",
+        capacity={"acquired": 9, "unavailable": 1, "pending": 5, "unready": 2},
+        pools={"default": "5 ready, 1 booting"},
+        cost="0.95 instance-hours, 0.11 EUR at 0.12 an hour",
+        ceilings={"default": 6},
+        instances={each.place: each for each in instances},
+        running={key: Job(key=key, state="running") for each in instances for key in each.slots if key},
+        waiting=[Job(key=f"build-{number}", state="waiting") for number in range(12, 17)],
+        waiting_in_all=5,
+    )
+    rows = View().list.rows(fleet, View().order, "")
+    view = settled(View(), rows, room_of(fleet, HEIGHT))
+    for line in paint_top(Scene(fleet=fleet, view=view, rows=rows, now=MONDAY), WIDTH, TOP_HEIGHT):
+        console.print(Text.assemble(*line), no_wrap=True, highlight=False)
+
+
 def make() -> None:
     """Make all of them."""
     logging.disable()  # that instances are lost is meant to be
@@ -144,6 +186,7 @@ def make() -> None:
     screen("summary", lambda console: show_summary(play, timeline.ended, console))
     screen("report", lambda console: print_figures(console, figures, Path("taskscaler-results/nightly/timeline.svg")))
     screen("error", show_errors)
+    screen("top", show_top)
     run = large().run()
     timeline = lay_out(run)
     for format_, picture in draw(timeline, figure_out(run, timeline)).items():
