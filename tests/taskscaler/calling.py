@@ -1,7 +1,7 @@
 """The daemon's API without a socket: requests as values, in virtual time."""
 
 import json
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from math import inf
 from pathlib import Path
@@ -9,11 +9,12 @@ from typing import Any
 
 import anyio
 from anyio.streams.memory import MemoryObjectReceiveStream
-from attrs import define, evolve, field, frozen
+from attrs import asdict, define, evolve, field, frozen
 
 from fleeting import Clock, ConnectorConfig, Journal
 from fleeting.testing import FakeCloud, FakeGroup
-from taskscaler import Pool, ScalerEvent, Taskscaler
+from taskscaler import Pool, ScalerEvent, ScalerObserver, Taskscaler
+from taskscaler._errors import DaemonRefused
 from taskscaler._jobsfile import Retention
 from taskscaler.config import Autoscaler
 from taskscaler.executors import Executor
@@ -191,8 +192,16 @@ class Fleet:
         return self.entrance.url(self.port)
 
     async def status(self) -> dict[str, object]:
-        """Say little."""
-        return {"clients": len(self.holders.clients), "state": "draining" if self.draining else "serving"}
+        """Say what clients read of it."""
+        explanation = await self.scaler.explain()
+        return {
+            "fleet": "fleet.toml",
+            "state": "draining" if self.draining else "serving",
+            "answer": explanation.answer,
+            "capacity": asdict(explanation.capacity),
+            "pools": {pool.name: pool.counts() for pool in explanation.pools},
+            "clients": len(self.holders.clients),
+        }
 
     def connector_of(self, _: str) -> ConnectorConfig:
         """Give the defaults."""
@@ -202,6 +211,10 @@ class Fleet:
         """Take note."""
         self.drained.append((timeout, delete))
         return True
+
+    def link(self, *, changes: bool) -> dict[str, object]:
+        """There is no page."""
+        raise DaemonRefused("the daemon shows no status page; start it with --http HOST:PORT", status=404)
 
     async def reload(self) -> dict[str, object]:
         """Do nothing."""
@@ -232,6 +245,7 @@ async def called(
     retention: Retention | None = None,
     journal: Journal | None = None,
     leases: Path | None = None,
+    observers: Sequence[ScalerObserver] = (),
     **settings: object,
 ) -> AsyncIterator[tuple[Caller, Fleet]]:
     """The API over a scaler on the cloud, and somebody to ask it.
@@ -253,7 +267,7 @@ async def called(
         clock=clock,
         journal=journal,
         delete_instances_on_shutdown=False,
-        observers=[hear],
+        observers=[hear, *observers],
     )
     async with scaler, anyio.create_task_group() as tasks:
         fleet = Fleet(scaler)

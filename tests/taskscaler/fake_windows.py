@@ -10,6 +10,7 @@ import base64
 import hashlib
 import json
 import os
+import resource
 import shutil
 import subprocess
 import sys
@@ -106,7 +107,12 @@ def run(script: str) -> int:
     text = Path(script).read_bytes().decode()
     assert script.endswith(".ps1")
     assert text.startswith("\ufeff")
-    return subprocess.run(["/bin/sh", "-e", "-c", text[1:]], check=False).returncode
+    status = subprocess.run(["/bin/sh", "-e", "-c", text[1:]], check=False).returncode
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    told = f"c{int((used.ru_utime + used.ru_stime) * 1e6)} m{used.ru_maxrss * 1024}"
+    if script.endswith(".script.ps1") and not (path := Path(f"{script}.used".replace("\\", "/"))).exists():
+        path.write_text(told)  # it is left if there, as what a job writes there in the end
+    return status
 
 
 def pack(slot: str, file: str, piece: str, patterns: Sequence[str]) -> int:
@@ -134,6 +140,8 @@ def send(file: str, **start: str) -> int:
 
 def remove(base: str, names: Sequence[str]) -> int:
     """Play `_windows.REMOVE`."""
+    if (used := Path(base, f"{names[0]}.script.ps1.used")).is_file():
+        print(used.read_text()[:64], end="", flush=True)
     for name in names:
         _empty(Path(base, name))
         for path in Path(base).glob(f"{name}.*"):

@@ -67,15 +67,17 @@ def write(here: Path, *, idle: int = 1, most: int = 3) -> None:
 
 
 @contextmanager
-def serving(here: Path, *options: str, env: Mapping[str, str] | None = None) -> Iterator[Service]:
+def serving(
+    here: Path, *options: str, env: Mapping[str, str] | None = None, file: str = "fleet.toml"
+) -> Iterator[Service]:
     """Run a daemon on the fleet's file, which is ready when the body begins and gone after it."""
-    command = [*COMMAND, "serve", str(here / "fleet.toml")]
+    command = [*COMMAND, "serve", str(here / file)]
     environment = {**os.environ, "XDG_RUNTIME_DIR": str(here), **(env or {})}
     with subprocess.Popen(
         [*command, *options], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment
     ) as process:
         try:
-            service = Service(process, here / "taskscaler" / "fleet.sock")
+            service = Service(process, here / "taskscaler" / f"{Path(file).stem}.sock")
             service.wait_for("ready: ")
             yield service
         finally:

@@ -460,6 +460,7 @@ WRONG_ARGUMENTS = {
     "attaching to nothing": wrong_arguments("attach", code="FL101"),
     "attaching to an empty key": wrong_arguments("attach", "", code="FL101"),
     "attaching before the beginning": wrong_arguments("attach", "dev", "--offset", "-1", code="FL101"),
+    "attaching nowhere": wrong_arguments("attach", "dev", "--offset", "x", code="FL101"),
     "attaching to two": wrong_arguments("attach", "dev", "test", code="FL101"),
     "stopping nothing": wrong_arguments("stop", code="FL101"),
     "stopping an empty key": wrong_arguments("stop", "", code="FL101"),
@@ -510,6 +511,10 @@ WRONG_ARGUMENTS = {
     ),
     "unknown code of an error": wrong_arguments("errors", "FL999", code="FL101"),
     "serving a file with jobs": wrong_arguments("serve", "jobs.toml", code="FL110"),
+    "serving a file with a report": Bad(
+        jobs=f'{FLEET}[report]\ncommand = ["true"]\n', arguments=("serve", "jobs.toml"), codes=("FL110",)
+    ),
+    "fetching what is no batch": wrong_arguments("fetch", "nothing", code="FL101"),
     "serving what is a jobs file as a runner": Bad(
         jobs=FLEET, arguments=("serve", "jobs.toml", "--runner", "a"), codes=("FL110",)
     ),
@@ -520,6 +525,7 @@ WRONG_ARGUMENTS = {
         jobs=FLEET, arguments=("serve", "jobs.toml", "--socket-group", "no such group"), codes=("TS110",), status=1
     ),
     "listening on what is no place": wrong_arguments("serve", "jobs.toml", "--listen", "8443", code="FL101"),
+    "a page for everybody that is shown nowhere": wrong_arguments("serve", "jobs.toml", "--http-no-link", code="FL101"),
     "a certificate and nowhere to listen": wrong_arguments(
         "serve", "jobs.toml", "--tls-cert", "jobs.toml", code="FL101"
     ),
@@ -544,9 +550,15 @@ WRONG_ARGUMENTS = {
     "asking a daemon where nobody ever served": Bad(
         arguments=("status",), codes=("TS109",), status=1, env={"XDG_RUNTIME_DIR": "/dev/null"}
     ),
+    "watching a file that is no socket": Bad(
+        arguments=("top", "--once", "--socket", "jobs.toml"), codes=("TS109",), status=1
+    ),
     "asking a file that is no socket": Bad(arguments=("drain", "--socket", "jobs.toml"), codes=("TS109",), status=1),
     "cordoning without naming an instance": wrong_arguments("cordon", code="FL101"),
 }
+
+HOMELESS = {"XDG_STATE_HOME": "", "HOME": "~"}
+"""The environment of a user whose home directory nobody knows, as in a container."""
 
 WRONG_SURROUNDINGS = {
     "report's program is not on the PATH": Bad(
@@ -565,6 +577,21 @@ WRONG_SURROUNDINGS = {
         env={"XDG_STATE_HOME": "", "HOME": "/dev/null"},
         codes=("FL202",),
         status=1,
+    ),
+    "user without a home, who runs a batch": Bad(jobs=FLEET + JOB, codes=("FL201",), env=HOMELESS),
+    "user without a home, who serves": Bad(
+        jobs=FLEET, arguments=("serve", "jobs.toml"), codes=("FL201",), env=HOMELESS
+    ),
+    "user without a home, who checks": Bad(
+        jobs=FLEET + JOB, arguments=("check", "jobs.toml"), codes=("FL201",), env=HOMELESS
+    ),
+    "user without a home for state": Bad(jobs=FLEET_HERE + JOB, codes=("FL202",), status=1, env=HOMELESS),
+    "user without a home for state, who serves": Bad(
+        jobs=FLEET_HERE,
+        arguments=("serve", "jobs.toml", "--socket", "a.sock", "--listen", "127.0.0.1:0"),
+        codes=("FL202",),
+        status=1,
+        env=HOMELESS,
     ),
     "state that others can change": Bad(
         jobs=f'{FLEET_HERE}state_storage = {{ dir = "<here>/state" }}\n{JOB}',

@@ -24,6 +24,7 @@ attempts = st.builds(
     why=st.text(max_size=3),
     cpu_time=st.none() | numbers,
     peak_memory=st.none() | st.integers(0, 2**52),
+    disk_written=st.none() | st.integers(0, 2**52),
     interrupted=st.booleans(),
 )
 

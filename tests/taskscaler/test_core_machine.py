@@ -218,9 +218,13 @@ class RecordedCore(Core):
         news = super()._is_news(now)
         if self._touched and not news and now < self._look_at and not self.replays:
             _, decision = self.foresee(now)
-            withdrawn = [min(pool.withdraw, self.plans[pool.pool].withdrawable) for pool in decision.pools]
+            increase = 0 if self.removing_all else decision.increase  # then nothing is asked for, and all is taken back
+            unwanted = [(self.plans[pool.pool], pool.withdraw) for pool in decision.pools]
+            withdrawn = [
+                min(plan.outstanding if self.removing_all else count, plan.withdrawable) for plan, count in unwanted
+            ]
             choices = [*decision.removals, *decision.sleeps, *decision.wakes]
-            assert [decision.increase, *withdrawn, *choices] == [0] * (1 + len(withdrawn)), f"spared: {decision}"
+            assert [increase, *withdrawn, *choices] == [0] * (1 + len(withdrawn)), f"spared: {decision}"
             assert decision.look_again_at >= self._look_at, f"spared, and due too late: {decision}"
         return news
 
@@ -1711,3 +1715,16 @@ def test_remove_all_leaves_nothing() -> None:
     steps = [world.core.remove_all(world.now), world.core.tick(world.now), world.core.tick(world.now + 1)]
     doomed = [id_ for step in steps for each in of_type(messages.Decrease, step.actions) for id_ in each.instances]
     assert sorted(doomed) == sorted(world.clouds["a"].machines)
+
+
+def test_views_that_show_nothing_new_lead_to_no_decision_while_everything_is_removed() -> None:
+    """A job that is waited for can take hours, in which the cloud is looked at."""
+    world = a_world(Policy(idle_count=3))
+    world.submit(100_000.0)
+    world.pass_time(30)
+    world.take(world.core.stop_handing_out("the end"))
+    world.take(world.core.remove_all(world.now))
+    world.pass_time(300)
+    decided_at = world.core.decisions[-1].at
+    world.pass_time(3600)
+    assert world.core.decisions[-1].at == decided_at

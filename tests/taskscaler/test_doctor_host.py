@@ -14,6 +14,7 @@ from fleeting import ConnectorConfig, SqliteJournal
 from fleeting.core import Put
 from fleeting.core._intents import IntentRecord
 from fleeting.errors import PluginBroken
+from fleeting.plugins import in_units
 from taskscaler.cli._doctor import _host, _state
 from taskscaler.cli._doctor._checks import Check, Checks, Report
 from taskscaler.cli._doctor._finding import Finding, Grade
@@ -141,7 +142,7 @@ def test_disks(disk: Disk, grade: Grade | None) -> None:
 )
 def test_sizes(size: int, text: str) -> None:
     """In the largest unit of which there is at least one."""
-    assert _state.in_units(size) == text
+    assert in_units(size) == text
 
 
 def times(directory: Path) -> Mapping[str, int]:

@@ -112,6 +112,7 @@ events: st.SearchStrategy[RecordedEvent] = st.one_of(
         why=names,
         cpu_time=st.none() | times,
         peak_memory=st.none() | counts,
+        disk_written=st.none() | counts,
         preempted=st.booleans(),
         interrupted=st.booleans(),
         warnings=st.lists(names, max_size=2).map(tuple),
@@ -257,7 +258,7 @@ async def test_what_the_scaler_reports_follows_soon(results: Results) -> None:
         assert read_events(results.events) == [BEGUN, CAME]
         async with log.writing():
             log(CAME)
-            with anyio.fail_after(10):
+            with anyio.fail_after(60):
                 while len(read_events(results.events)) == 2:
                     await anyio.lowlevel.checkpoint()
             log(CAME)

@@ -195,6 +195,22 @@ def test_why_an_instance_went(pin: Pin, finished: Path) -> None:
     assert pin("over: a removed instance", finished, "--instance", "default/i-2")["why"] == "removed: not needed"
 
 
+def test_what_a_try_has_used_is_told(tmp_path: Path) -> None:
+    """As far as it is known; of a try of which nothing is, nothing is said."""
+    known = Ended(at=EPOCH + 9, job="a", state=JobState.SUCCEEDED, cpu_time=75.0, peak_memory=3 << 20, disk_written=0)
+    bare = Ended(at=EPOCH + 9, job="b-01", state=JobState.SUCCEEDED)
+    begun = [Started(at=EPOCH + 1, job=job, pool="default", instance="i-1", slot=0) for job in ("a", "b-01")]
+    directory = tell(tmp_path / "results", begun[0], known, begun[1], bare)
+    assert any(
+        line.endswith(": succeeded after 8s; it used 1m15s of CPU, 3 MiB of memory at most, 0 bytes written")
+        for line in said(directory, "--job", "a")
+    )
+    assert not any("used" in line for line in said(directory, "--job", "b-01"))
+    attempts = told(directory, "--job", "a")["attempts"]
+    assert isinstance(attempts, list)
+    assert [attempts[0][key] for key in ("cpu_time", "peak_memory", "disk_written")] == [75.0, 3 << 20, 0]
+
+
 def test_a_job_may_be_named_by_its_place_or_a_pattern(finished: Path) -> None:
     """As for `taskscaler logs` and `taskscaler run --only`."""
     assert said(finished, "--job", "#2") == said(finished, "--job", "*-01") == said(finished, "--job", "b-01")

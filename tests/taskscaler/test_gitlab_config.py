@@ -298,6 +298,8 @@ MEANT = {
             scale_throttle=ScaleThrottle(limit=2.0, burst=10),
             state_storage=StateStorage(enabled=True, dir=str(FILES / "state"), keep_instance_with_acquisitions=True),
             plugin_config={"name": "everything-asg"},
+            instance_operation_time_buckets=(1.0, 5.0, 30.0),
+            instance_life_duration_buckets=(600.0, 3600.0),
             connector_config=ConnectorConfig(
                 os="linux",
                 arch="arm64",
@@ -331,8 +333,6 @@ MEANT = {
             "runners.builds_dir",
             "runners.pre_build_script",
             "runners.custom_build_dir",
-            "runners.autoscaler.instance_operation_time_buckets",
-            "runners.autoscaler.instance_life_duration_buckets",
         ),
     ),
 }

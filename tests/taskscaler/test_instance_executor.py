@@ -77,7 +77,7 @@ async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
 async def test_a_script_that_ends_well_has_succeeded(bench: Bench) -> None:
     """Exit code 0, nothing to say."""
     outcome = await bench.run("echo hello")
-    assert outcome == JobOutcome(verdict=Verdict.SUCCEEDED, exit_code=0)
+    assert (outcome.verdict, outcome.exit_code, outcome.warnings) == (Verdict.SUCCEEDED, 0, ())
     assert bench.output.data == b"hello\n"
 
 
@@ -199,7 +199,7 @@ async def test_what_is_over_is_removed_and_nothing_else(bench: Bench) -> None:
         bench.remote(f"{name}.script").touch()
     (bench.remote(over[0]) / "locked").mkdir(mode=0)
     outcome = await bench.run("true")
-    assert outcome == JobOutcome(verdict=Verdict.SUCCEEDED, exit_code=0)
+    assert (outcome.verdict, outcome.exit_code, outcome.warnings) == (Verdict.SUCCEEDED, 0, ())
     assert names_in(bench.remote()) == sorted([*kept, *(f"{name}.script" for name in kept)])
 
 
@@ -241,7 +241,7 @@ async def test_a_job_that_takes_too_long_is_ended_with_all_it_started(bench: Ben
         with anyio.fail_after(PATIENCE), watched(*await bench.output.pids(2)) as processes:
             for process in processes:
                 await process.ended()
-    assert outcomes == [JobOutcome(verdict=Verdict.TIMED_OUT, why="took longer than 2s")]
+    assert [(each.verdict, each.why) for each in outcomes] == [(Verdict.TIMED_OUT, "took longer than 2s")]
 
 
 async def test_a_cancelled_job_is_ended_and_cleaned_up_after(bench: Bench) -> None:
@@ -318,7 +318,7 @@ async def test_the_clean_up_script_runs_in_the_slot_after_the_job(bench: Bench) 
     """It sees what the job left and where it ran, and speaks into the job's log."""
     config = InstanceConfig(cleanup_script='echo "left on $TASKSCALER_SLOT:" *')
     outcome = await bench.run("touch a b", config=config)
-    assert outcome == JobOutcome(verdict=Verdict.SUCCEEDED, exit_code=0)
+    assert (outcome.verdict, outcome.exit_code, outcome.warnings) == (Verdict.SUCCEEDED, 0, ())
     assert bench.output.data == b"left on 0: a b\n"
 
 
@@ -349,7 +349,7 @@ async def test_a_directory_without_a_name_in_utf_8_is_no_obstacle(bench: Bench) 
     odd.mkdir()
     (bench.directory / "there").symlink_to(odd)
     outcome = await bench.run("echo here > x", config=InstanceConfig(base=base), artifacts=("x",))
-    assert outcome == JobOutcome(verdict=Verdict.SUCCEEDED, exit_code=0)
+    assert (outcome.verdict, outcome.exit_code, outcome.warnings) == (Verdict.SUCCEEDED, 0, ())
     assert ((bench.artifacts / "x").read_text(), names_in(odd)) == ("here\n", [])
 
 
@@ -521,7 +521,7 @@ async def with_shell(bench: Bench, tmp_path: Path, shell: str) -> AsyncIterator[
     class Exchanging(Counting):
         async def run(self, command: tuple[str, ...], **how: Any) -> Completed:  # noqa: ANN401
             name = [found, "sh"] if shell == "busybox" else [str(tmp_path / "sh")]
-            parts = [part.replace("exec /bin/sh -s", f"exec {name[0]} -s") for part in command[1:]]
+            parts = [part.replace("/bin/sh -s", f"{name[0]} -s") for part in command[1:]]
             return await super().run((*name, *parts), **how)
 
     (tmp_path / "sh").symlink_to(found)
@@ -546,6 +546,40 @@ async def test_a_signal_is_no_exit_status(
         outcome = await bench.run(script)
     assert (outcome.verdict, outcome.exit_code, outcome.why) == (Verdict.FAILED, *expected)
     assert names_in(bench.remote()) == []
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+@pytest.mark.parametrize("kept", [False, True])
+async def test_what_a_job_has_used_is_known(bench: Bench, tmp_path: Path, shell: str, kept: bool) -> None:  # noqa: FBT001
+    """However it ends, and whether or not its directory is needed afterwards; nothing of what prepares it counts."""
+    (bench.directory / "file").write_bytes(bytes(1 << 20))
+    config = InstanceConfig(cleanup_script="true") if kept else None
+    async with with_shell(bench, tmp_path, shell):
+        work = "dd if=/dev/zero of=/dev/null bs=33554432 count=1 2>/dev/null"
+        large = await bench.run(f"{work}; kill -9 $$", files={"x": bench.directory / "file"}, config=config)
+        small = await bench.run("true", config=config)
+    assert large.why == "was ended by SIGKILL"
+    assert 2**25 < (large.peak_memory or 0) < 2**27
+    assert 2**16 < (small.peak_memory or 0) < 2**25
+    for outcome in (large, small):
+        assert outcome.cpu_time is not None
+        assert 0 < outcome.cpu_time < 60
+        assert outcome.disk_written is not None
+
+
+async def test_without_proc_the_shells_times_are_a_jobs(bench: Bench) -> None:
+    """As on macOS; what it cannot know is null."""
+
+    class Bare(Counting):
+        async def run(self, command: tuple[str, ...], **how: Any) -> Completed:  # noqa: ANN401
+            return await super().run(tuple(part.replace("/proc/self/", "/nowhere/") for part in command), **how)
+
+    async with bench.slot.dial() as connection:
+        bench.slot.connect = Bare(connection).dial
+        outcome = await bench.run("i=0; while [ $i -lt 100000 ]; do i=$((i+1)); done")
+    assert outcome.cpu_time is not None
+    assert 0 < outcome.cpu_time < 60
+    assert (outcome.peak_memory, outcome.disk_written) == (None, None)
 
 
 @pytest.mark.parametrize("shell", SHELLS)

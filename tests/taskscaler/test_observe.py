@@ -20,6 +20,7 @@ from taskscaler import (
     ScalerObserver,
     Taskscaler,
 )
+from taskscaler._observe import event_as_data, event_from_data
 
 pytestmark = pytest.mark.anyio
 anyio_backend = virtual_time
@@ -148,7 +149,12 @@ async def test_an_instance_that_an_earlier_manager_left_is_told_of() -> None:
             await anyio.sleep(10)
     first = events[0]
     assert isinstance(first, InstanceEvent)
-    assert evolve(first, at=0.0) == InstanceEvent(
+    assert evolve(first, at=0.0, kept_since=None) == InstanceEvent(
         at=0.0, pool="default", instance=first.instance, state="creating", why="an earlier manager left it"
     )
+    assert first.kept_since is not None
+    assert first.kept_since < 10 <= first.at
+    assert event_as_data(first)["kept_since"] == first.kept_since
+    assert event_from_data(event_as_data(first)) == first
+    assert all("kept_since" not in event_as_data(each) for each in events[1:])
     assert states(events) == ["creating", "pending", "running"]

@@ -1,7 +1,7 @@
 """A scaler here and one at the other end of a socket: the same tests over both, then what only the second can meet."""
 
 import os
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from inspect import signature
@@ -11,12 +11,15 @@ from typing import Any, TypeAlias
 
 import anyio
 import pytest
+from anyio import to_thread
+from attrs import frozen
 
 from fleeting import MemoryJournal, Unreachable
 from fleeting.events import LossKind
 from fleeting.testing import FakeCloud, virtual_time
-from taskscaler import KeyInUse, LeaseLost, NoCapacity, NoSuchInstance, NotSuspended, Taskscaler, remote
+from taskscaler import KeyInUse, LeaseLost, NoCapacity, NoSuchInstance, NotSuspended, Taskscaler, remote, sync
 from taskscaler._errors import DaemonRefused, NoDaemon, NotHeld
+from taskscaler.core._slots import DetachedLease
 from taskscaler.remote._link import Link
 from tests.taskscaler.daemons import Restarted, client, connected, daemon, restarted
 from tests.taskscaler.scaling import scaling
@@ -296,11 +299,12 @@ async def test_a_daemon_that_is_restarted_gives_the_same_leases_back(tmp_path: P
             assert (await fleet.scaler.capacity()).acquired == 0
 
 
+@pytest.mark.parametrize("asleep", [False, True])
 @pytest.mark.parametrize("granted", [False, True])
 async def test_a_lease_is_replaced_over_a_restart(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, granted: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, granted: bool, asleep: bool
 ) -> None:
-    """Once, whether or not the daemon that ended had done so already, and its answer was lost."""
+    """Once, whether or not the daemon that ended had done so already, and its answer was lost; asleep or not."""
     cloud, path = FakeCloud(boot_time=30), tmp_path / "s.sock"
     async with restarted(path, cloud, journal=MemoryJournal()) as service:
         first = await service.start()
@@ -311,6 +315,8 @@ async def test_a_lease_is_replaced_over_a_restart(
             async def replace() -> None:
                 got.append((await scaler.replace("a", why="slow", timeout=3600)).instance)
 
+            if asleep:
+                old.suspend()
             if granted:
                 lose_answer(service, monkeypatch)
             tasks.start_soon(replace)
@@ -444,13 +450,61 @@ async def test_a_client_that_is_gone_loses_what_it_had(tmp_path: Path) -> None:
             lease.release()
 
 
+@pytest.fixture(params=["coroutines", "threads"])
+def program(request: pytest.FixtureRequest) -> Callable[[Path, FakeCloud], AbstractAsyncContextManager[Any]]:
+    """A client as coroutines use it, and one as threads do, each of whose calls is made in a thread."""
+    return client if request.param == "coroutines" else in_threads
+
+
+@asynccontextmanager
+async def in_threads(path: Path, cloud: FakeCloud) -> AsyncIterator[Any]:
+    """A client for threads, whose calls can be awaited."""
+    scaler = await to_thread.run_sync(lambda: sync.Taskscaler.of(client(path, cloud)))
+    await to_thread.run_sync(scaler.__enter__)
+    try:
+        yield InThreads(scaler)
+    finally:
+        await to_thread.run_sync(scaler.__exit__, None, None, None)
+
+
+@frozen
+class InThreads:
+    """As much of a client as a test below needs."""
+
+    scaler: sync.Taskscaler
+
+    @property
+    def detached(self) -> Sequence[DetachedLease]:
+        """As it is."""
+        return self.scaler.detached
+
+    async def acquire_lease(self, key: str) -> sync.Lease:
+        """In a thread."""
+        return await to_thread.run_sync(self.scaler.acquire_lease, key)
+
+    async def reattach(self, key: str) -> sync.Lease:
+        """In a thread."""
+        return await to_thread.run_sync(self.scaler.reattach, key)
+
+    async def keep(self, lease: sync.Lease, **bounds: float) -> None:
+        """In a thread."""
+        await to_thread.run_sync(partial(self.scaler.keep, lease, **bounds))
+
+
+def test_keeping_takes_the_same_arguments() -> None:
+    """With or without coroutines."""
+    assert [*signature(sync.Taskscaler.keep).parameters] == [*signature(remote.Taskscaler.keep).parameters]
+
+
 @pytest.mark.parametrize("anyio_backend", ["asyncio", "trio"])  # it writes, which trio's virtual time does not await
-async def test_a_program_has_a_lease_outlive_it(tmp_path: Path) -> None:
+async def test_a_program_has_a_lease_outlive_it(
+    tmp_path: Path, program: Callable[[Path, FakeCloud], AbstractAsyncContextManager[Any]]
+) -> None:
     """For a bound of its own: the daemon lists it, over a restart too, and whoever reattaches it has the same slot."""
     cloud, path = FakeCloud(), tmp_path / "s.sock"
     async with restarted(path, cloud, journal=MemoryJournal(), leases=tmp_path / "leases") as service:
         fleet = await service.start("first")
-        async with client(path, cloud) as scaler:
+        async with program(path, cloud) as scaler:
             lease = await scaler.acquire_lease("dev")
             with pytest.raises(ValueError, match="ttl"):
                 await scaler.keep(lease, ttl=0)
@@ -464,7 +518,7 @@ async def test_a_program_has_a_lease_outlive_it(tmp_path: Path) -> None:
         await service.stop()
         fleet = await service.start("third")
         assert fleet.holders.keeper.kept["dev"].ttl == 600
-        async with client(path, cloud) as other:
+        async with program(path, cloud) as other:
             assert [each.key for each in other.detached] == ["dev"]
             again = await other.reattach("dev")
             assert (again.instance, again.slot) == (lease.instance, lease.slot)

@@ -7,16 +7,19 @@ import sys
 from pathlib import Path
 
 import pytest
+from attrs import evolve
 from click.testing import CliRunner, Result
 from rich.console import Console
 
 from taskscaler._errors import ResultsInTheWay
 from taskscaler._recorded_run import read_run
-from taskscaler.batch import Begun, JobState, Results, read_events
+from taskscaler.batch import Begun, JobState, RecordedEvent, Results, read_events
+from taskscaler.batch._events import as_line, header
 from taskscaler.cli import main
 from taskscaler.cli._run import new_results
 from taskscaler.cli._timeline import print_figures
-from taskscaler.report import Figures, Spread
+from taskscaler.report import Figures, Spread, figure_out, lay_out
+from tests.taskscaler.recorded import POOL, START, begun, instance, run
 
 JOBS = """
 [autoscaler]
@@ -153,7 +156,12 @@ def figures(**changed: object) -> Figures:
         "slot_time": 5400.0,
         "utilisation": 0.857,
         "utilisation_overall": 0.75,
+        "cpu_time": None,
+        "peak_memory": None,
+        "disk_written": None,
         "price_per_hour": 0.12,
+        "priced": None,
+        "currency": "",
         **changed,
     }
     return Figures(**values)  # type: ignore[arg-type]
@@ -179,13 +187,43 @@ def test_the_table_reads_well() -> None:
         "timeline   results/timeline.svg",
     ]
     output = io.StringIO()
-    print_figures(Console(file=output, width=100), figures(instance_time=8.0), None)
+    used = {"cpu_time": 5025.0, "peak_memory": 3 << 30, "disk_written": 5 << 20}
+    print_figures(Console(file=output, width=100), figures(instance_time=8.0, **used), None)
     assert "paid for   0.0022 instance-hours" in output.getvalue()
+    known = figures(price_per_hour=None, priced=0.25, currency="EUR")
+    assert known.cost == 0.25
+    print_figures(Console(file=output, width=100), known, None)
+    assert "cost       0.25 EUR, 0.0071 a job that succeeded\n" in output.getvalue()
+    assert "used       1h23m of CPU, 3 GiB of memory at most, 5 MiB written\n" in output.getvalue()
     output = io.StringIO()
     nothing = figures(waited=None, ran=None, booted=None, utilisation=None, instance_time=0.0, price_per_hour=None)
     print_figures(Console(file=output, width=100), nothing, None)
     assert "waited" not in output.getvalue()
     assert "cost" not in output.getvalue()
+
+
+def test_the_prices_of_pools_make_a_report(tmp_path: Path) -> None:
+    """Each time that an instance ran is billed as its cloud does; a price for the report wins."""
+    priced = evolve(POOL, price_per_hour=6.0, currency="EUR", billing_increment=60.0)
+    happened: list[RecordedEvent] = [
+        evolve(begun(), pools=(priced,)),
+        instance(10, "i-1", "running"),
+        instance(25, "i-1", "suspended"),
+        instance(40, "i-1", "running"),
+        instance(105, "i-1", "gone"),
+    ]
+    recorded_run = run(*happened)
+    timeline = lay_out(recorded_run)
+    known = figure_out(recorded_run, timeline)
+    assert [each.runs for each in timeline.rows] == [[(START + 10, START + 25), (START + 40, START + 105)]]
+    assert known.cost == pytest.approx(0.1 + 0.2)
+    assert known.currency == "EUR"
+    assert figure_out(recorded_run, timeline, price_per_hour=36.0).cost == pytest.approx(0.8)
+    unpriced = run(begun(), *happened[1:])
+    assert figure_out(unpriced, lay_out(unpriced)).cost is None
+    log = tmp_path / "events.jsonl"
+    log.write_bytes(header() + b"".join(map(as_line, happened)))
+    assert read_events(log) == happened
 
 
 def test_an_interrupted_batch_can_be_looked_back_on() -> None:

@@ -1,5 +1,6 @@
 """The daemon's API, in virtual time: what clients get, what becomes of it when they go, and who may do what."""
 
+from contextlib import AsyncExitStack
 from pathlib import Path
 from urllib.parse import urlencode
 
@@ -202,6 +203,45 @@ async def test_a_member_who_mistypes_a_key_is_not_shown_other_users() -> None:
         seen = (await member("GET", "/explain?key=nightly-build")).data
         assert seen["state"] == "unknown"
         assert theirs not in str(seen)
+
+
+async def test_who_waits_is_listed_first_come_first_and_members_see_their_own() -> None:
+    """With what it waits for; a reservation that a slot is kept for has no place in the queue."""
+    async with called(FakeCloud(), max_instances=1, capacity_per_instance=2) as (ask, _):
+        owner, member = await opened(ask), Caller(ask.app, MEMBER).called(2)
+        await member("POST", "/client", {})
+        assert (await owner("GET", "/waiting")).data == {"waiting": [], "total": 0}
+        await owner("POST", "/acquire", {"key": "a", "request": "1"})
+        await owner("POST", "/reserve", {"key": "kept", "timeout": 60})
+        async with (
+            owner.hung_up("/acquire", {"key": "b", "request": "2"}),
+            member.hung_up("/acquire", {"key": "m", "request": "3"}),
+        ):
+            seen = (await owner("GET", "/waiting")).data
+            assert [(each["key"], each["place"], each["reserves"]) for each in seen["waiting"]] == [
+                ("b", 1, False),
+                (MEMBER.long_key("m"), 2, False),
+                ("kept", None, True),
+            ]
+            assert seen["total"] == 3
+            assert "the limit of 1 instance (max_instances) is reached" in seen["waiting"][0]["why"]
+            assert seen["waiting"][2]["why"] == "a slot is kept for it"
+            own = (await member("GET", "/waiting")).data
+            assert [(each["key"], each["place"]) for each in own["waiting"]] == [("m", 2)]
+            assert own["total"] == 1
+            held = (await owner("GET", "/instances")).data["instances"][0]
+            assert [since is not None for since in held["held_since"]] == [key is not None for key in held["slots"]]
+
+
+async def test_of_a_long_queue_the_front_is_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And how long it is: whoever asks cannot make the daemon write without bound."""
+    monkeypatch.setattr("taskscaler.serve._app.MOST_WAITING", 2)
+    async with called(FakeCloud(), max_instances=0) as (ask, _), AsyncExitStack() as stack:
+        client = await opened(ask)
+        for number in range(3):
+            await stack.enter_async_context(client.hung_up("/acquire", {"key": f"k{number}", "request": str(number)}))
+        answer = (await client("GET", "/waiting")).data
+        assert ([each["key"] for each in answer["waiting"]], answer["total"]) == (["k0", "k1"], 3)
 
 
 async def test_credentials_are_given_to_who_dials_and_are_nowhere_else() -> None:

@@ -1,8 +1,11 @@
 """Who holds what of a daemon's fleet, against a naive model: clients come, fall silent, come back, and go."""
 
+import os
+from collections import Counter
 from math import inf
 
 import pytest
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
@@ -11,6 +14,11 @@ from taskscaler._errors import DaemonRefused, NotHeld
 from taskscaler._wire import ClientUnknown
 from taskscaler.serve import _clients
 from taskscaler.serve._clients import Client, Clients, Hold
+from taskscaler.serve._peers import Peer
+from taskscaler.serve._shares import has_room
+
+MEMBER = 4001
+"""A user that is not the daemon's own."""
 
 IDS, KEYS = st.sampled_from("pqrs"), st.sampled_from("abcdef")
 SECONDS = st.floats(0.5, 20)
@@ -201,16 +209,48 @@ class ClientsMachine(RuleBasedStateMachine):
 TestClientsMachine = ClientsMachine.TestCase
 
 
+def test_one_user_leaves_the_others_some(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And who is gone makes room."""
+    monkeypatch.setattr(_clients, "MOST_CLIENTS", 4)
+    clients = Clients()
+    mine = [clients.open(f"p{number}", MEMBER, 1, 5, 0.0) for number in range(2)]
+    with pytest.raises(DaemonRefused, match="more than a fair share"):
+        clients.open("p2", MEMBER, 1, 5, 0.0)
+    clients.open("q", MEMBER + 1, 1, 5, 0.0)
+    with pytest.raises(DaemonRefused):
+        clients.open("r", MEMBER + 2, 1, 5, 0.0)
+    clients.open("s", os.geteuid(), 1, 5, 0.0)
+    clients.end(mine[0])
+    clients.open("r", MEMBER + 2, 1, 5, 0.0)
+
+
+@given(st.integers(2, 100), st.lists(st.sampled_from([0, MEMBER, MEMBER + 1, MEMBER + 2]), max_size=200))
+def test_a_bound_is_shared(most: int, wanted: list[int]) -> None:
+    """However users ask: never more than fit, none of a group more than half, and something is left for ourselves."""
+    taken: Counter[int] = Counter()
+    for uid in wanted:
+        if has_room(most, taken, Peer(uid)):
+            taken[uid] += 1
+    members = {uid: count for uid, count in taken.items() if uid != 0}
+    assert sum(taken.values()) <= most
+    assert all(count <= most // 2 for count in members.values())
+    assert sum(members.values()) <= most - most // 4
+    if not taken[0]:
+        assert has_room(most, taken, Peer(0)) or most < 4
+    if not members:
+        assert has_room(most, taken, Peer(MEMBER)) == (taken[0] < most)
+
+
 def test_there_are_no_more_clients_and_keys_than_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     """One too many is refused; those that are there go on."""
     monkeypatch.setattr(_clients, "MOST_CLIENTS", 2)
     monkeypatch.setattr(_clients, "MOST_HELD", 2)
-    clients = Clients()
-    first = clients.open("p", 7, 1, 5, 0.0)
-    clients.open("q", 7, 1, 5, 0.0)
+    clients, us = Clients(), os.geteuid()
+    first = clients.open("p", us, 1, 5, 0.0)
+    clients.open("q", us, 1, 5, 0.0)
     with pytest.raises(DaemonRefused, match="2 clients"):
-        clients.open("r", 7, 1, 5, 0.0)
-    assert clients.open("p", 7, 1, 5, 0.0) is first
+        clients.open("r", us, 1, 5, 0.0)
+    assert clients.open("p", us, 1, 5, 0.0) is first
     clients.reserve(first, "a")
     clients.ask(first, "b", "1")
     with pytest.raises(DaemonRefused, match="2 keys"):

@@ -1,6 +1,8 @@
 """The daemon as a process among others: its socket, signals, the service manager, and the commands that ask it."""
 
+import grp
 import json
+import os
 import signal
 import socket
 import stat
@@ -10,10 +12,39 @@ from pathlib import Path
 import pytest
 
 from taskscaler import sync
+from taskscaler._errors import SocketRefused
 from taskscaler.executors import JobSpec
 from taskscaler.futures import Call, FleetExecutor
+from taskscaler.serve import _listen
+from taskscaler.serve._listen import listening, place_of
 from taskscaler.serve._notify import watchdog_interval
 from tests.taskscaler.services import command, serving, write
+
+
+def test_a_socket_for_a_group_is_where_other_users_look() -> None:
+    """Not in a directory that only the daemon's own user can go through."""
+    assert place_of(Path("here/fleet.toml"), None, "builders") == Path("/run/taskscaler/fleet.sock")
+    assert place_of(Path("here/fleet.toml"), Path("/srv/a.sock"), "builders") == Path("/srv/a.sock")
+
+
+@pytest.mark.anyio
+async def test_a_socket_for_a_group_opens_nobody_s_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only the one that is there for such sockets is opened to all, for what is in it has modes of its own."""
+    group, home = grp.getgrgid(os.getgid()).gr_name, tmp_path / "home"
+    home.mkdir()
+    for mode in (0o700, 0o740):
+        home.chmod(mode)
+        with pytest.raises(SocketRefused, match=f"members of the group cannot go through {home}; let them"):
+            async with listening(home / "a.sock", group):
+                pass
+        assert stat.S_IMODE(home.stat().st_mode) == mode
+    made = home / "for" / "sockets"
+    for _ in range(2):  # the second time it was there
+        async with listening(made / "a.sock", group):
+            assert [stat.S_IMODE(each.stat().st_mode) for each in (made, made.parent)] == [0o710, 0o710]
+    monkeypatch.setattr(_listen, "GROUP_DIRECTORY", home)
+    async with listening(home / "a.sock", group):
+        assert stat.S_IMODE(home.stat().st_mode) == 0o741
 
 
 @pytest.mark.slow
@@ -27,6 +58,7 @@ def test_one_daemon_has_the_fleet_and_answers_its_operators(tmp_path: Path, monk
         assert stat.S_IMODE(service.socket.parent.stat().st_mode) == 0o700
         status, said = command("status")
         assert status == 0
+        assert "instance-hours, price unknown" in said
         assert f"process {service.process.pid}" in said
 
         pid = f"process {service.process.pid}"
@@ -52,7 +84,7 @@ def test_one_daemon_has_the_fleet_and_answers_its_operators(tmp_path: Path, monk
         assert service.ask("GET", "/capacity")["acquired"] == 1
 
         status, said = command("drain", "--delete", "--timeout", "10ms")
-        assert (status, "leases are still held" in said) == (1, True)
+        assert (status, "leases are still held" in said, "taskscaler leases" in said) == (1, True, True)
         service.ask("DELETE", "/client")
         assert service.process.wait(60) == 0
     assert not service.socket.exists()
@@ -139,13 +171,22 @@ def test_the_unit_starts_what_was_asked_for(tmp_path: Path) -> None:
         str(odd / "token"),
         "--tls-cert",
         str(odd / "fleet.toml"),
+        "--http",
+        "127.0.0.1:8080",
+        "--http-no-link",
     )
     assert status == 0
     place = f"{tmp_path}/100%% $$odd"
     assert f'serve "{place}/fleet.toml" --stop-timeout=120s --socket-group=builders --listen=[::1]:8443 ' in unit
-    assert f'"--token-file={place}/token" "--tls-cert={place}/fleet.toml"\n' in unit
+    assert "RuntimeDirectory=taskscaler" in unit
+    assert "SupplementaryGroups=builders" in unit
+    options = f'"--token-file={place}/token" --http=127.0.0.1:8080 --http-no-link "--tls-cert={place}/fleet.toml"\n'
+    assert options in unit
     assert "Type=notify\n" in unit
     assert "TimeoutStopSec=150\n" in unit
+    elsewhere = ("--socket", "/srv/a.sock", "--socket-group", "builders")
+    status, unit = command("serve", str(odd / "fleet.toml"), "--unit", *elsewhere)
+    assert (status, "RuntimeDirectory" in unit, "SupplementaryGroups=builders\n" in unit) == (0, False, True)
 
 
 @pytest.mark.slow

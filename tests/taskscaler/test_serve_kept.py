@@ -133,7 +133,7 @@ async def test_a_command_that_runs_for_too_long_is_ended_with_its_lease() -> Non
         await client("DELETE", "/client")
         await anyio.sleep(101)
         assert (await held(fleet), left.running, left.forgotten) == (0, {"lease-of-another"}, [f"lease-{name}"])
-        assert [name in str(command.command) for _, command in left.cloud.commands] == [True]
+        assert [name in str(command.command) for _, command in left.cloud.commands] == [True, True]
 
 
 async def test_who_comes_back_while_the_daemon_is_busy_with_the_lease_waits_for_that() -> None:
@@ -271,6 +271,22 @@ async def test_what_is_not_kept_cannot_be_stopped_and_what_is_not_held_not_kept(
         await kept(client, "b")
         full = await client("POST", "/keep", {"key": "a", "lease": lease})
         assert (full.status, "1 leases are kept already" in full.why) == (503, True)
+
+
+async def test_members_leave_each_other_leases_to_keep(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One member keeps half of all at most; who keeps one already may keep it otherwise."""
+    monkeypatch.setattr(_keeper, "MOST_KEPT", 4)
+    async with called(FakeCloud(), capacity_per_instance=8) as (ask, _):
+        member, stranger = ask.called(1, MEMBER), ask.called(2, STRANGER)
+        for client in (member, stranger):
+            assert (await client("POST", "/client", {"ttl": 5})).status == 200
+        for key in ("a", "b"):
+            await kept(member, key)
+        lease = (await member("POST", "/acquire", {"key": "c", "request": "1"})).data["lease"]
+        refused = await member("POST", "/keep", {"key": "c", "lease": lease})
+        assert (refused.status, "too many of this user's" in refused.why) == (503, True), refused
+        await kept(stranger, "a")
+        await kept(await opened(ask, 3), "a")
 
 
 async def test_a_drain_that_deletes_waits_for_what_is_kept_and_another_does_not() -> None:

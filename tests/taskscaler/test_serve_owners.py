@@ -1,5 +1,7 @@
 """Jobs that somebody else brings to a daemon's fleet: the same requests answer about them as about batches."""
 
+import json
+from base64 import b64decode
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -27,6 +29,7 @@ class OneJob:
     name: str = "build linux"
     ended: anyio.Event = field(factory=anyio.Event)
     cancelled: bool = False
+    left: bool = False
 
     @property
     def over(self) -> bool:
@@ -69,7 +72,7 @@ class Owner:
         if self.fails:
             raise RuntimeError("no more")
 
-    def drain(self) -> None:
+    def drain(self, *, for_good: bool = False) -> None:
         """Do nothing."""
 
     async def settle(self) -> None:
@@ -130,7 +133,10 @@ async def test_a_job_is_explained_with_its_slot(tmp_path: Path) -> None:
 
 
 async def test_its_log_is_read_and_followed(tmp_path: Path) -> None:
-    """Its only job need not be named; a log that is not kept is refused, and so is another job's name."""
+    """Its only job need not be named; a log that is not kept is refused, and so is another job's name.
+
+    Who follows it learns at the end whether the next daemon goes on with it.
+    """
     log = tmp_path / "trace"
     log.write_text("one\ntwo\n")
     job = OneJob(log)
@@ -140,6 +146,12 @@ async def test_its_log_is_read_and_followed(tmp_path: Path) -> None:
         assert (await ask("GET", "/batch/log?batch=desk-17&job=other")).status == 400
         job.ended.set()
         assert await ask.read("GET", "/batch/log?batch=desk-17&follow=true") == (200, b"one\ntwo\n")
+        places = "/batch/log?batch=desk-17&follow=true&places=true&after=4"
+        for left in (False, True):
+            job.left = left
+            status, said = await ask.read("GET", places)
+            piece, end = map(json.loads, said.splitlines())
+            assert (status, b64decode(piece["data"]), piece["next"], end) == (200, b"two\n", 8, {"over": not left})
         job.log = None
         assert (await ask("GET", "/batch/log?batch=desk-17")).status == 404
 

@@ -66,10 +66,16 @@ def certified(asked: Listen, certificate: trustme.LeafCert, directory: Path) -> 
     return evolve(asked, certificate=directory / "tls.pem")
 
 
+def token_of(listen: Listen) -> Path:
+    """The file with the token, which a status page would not need."""
+    assert listen.token is not None
+    return listen.token
+
+
 @asynccontextmanager
 async def served(asked: Listen, **settings: int) -> AsyncIterator[Fleet]:
     """A daemon that holds still, on both ways in."""
-    async with daemon(asked.token.with_name("s.sock"), FakeCloud(), tcp=asked, **settings) as fleet:  # type: ignore[arg-type]
+    async with daemon(token_of(asked).with_name("s.sock"), FakeCloud(), tcp=asked, **settings) as fleet:  # type: ignore[arg-type]
         before = await fleet.scaler.capacity()
         yield fleet
         assert await fleet.scaler.capacity() == before
@@ -187,7 +193,7 @@ async def test_a_connection_too_many_is_told_so(fixture: str, request: pytest.Fi
         await anyio.wait_all_tasks_blocked()
         answer = await to_thread.run_sync(exchange, fleet.port, b"", tls)
         assert problem(answer, 503) == ""
-        async with remote.connect(listen.token.with_name("s.sock")) as scaler:
+        async with remote.connect(token_of(listen).with_name("s.sock")) as scaler:
             assert (await scaler.capacity()).acquired == 0
 
 
@@ -237,11 +243,11 @@ async def test_token_and_certificate_are_exchanged_while_it_runs(
         good = request(STATUS, f"authorization: Bearer {'n' * 40}", host="host: other.example")
         ask_it = partial(exchange, fleet.port, good, trusting("127.0.0.1"))
         assert problem(await to_thread.run_sync(ask_it), 421) == ""
-        with_tls.token.write_text("n" * 40)
+        token_of(with_tls).write_text("n" * 40)
         certified(with_tls, authority.issue_cert("127.0.0.1", "other.example"), tmp_path)
         await to_thread.run_sync(entrance.reload)
         assert b" 200 " in await to_thread.run_sync(ask_it)
-        with_tls.token.write_text("short")
+        token_of(with_tls).write_text("short")
         with pytest.raises(SocketRefused, match="has no token"):
             await to_thread.run_sync(entrance.reload)
         assert b" 200 " in await to_thread.run_sync(ask_it)
@@ -249,16 +255,16 @@ async def test_token_and_certificate_are_exchanged_while_it_runs(
 
 def test_the_token_is_made_for_us_alone(tmp_path: Path) -> None:
     """In a directory that is made as well, and the next daemon has the same; one that others could read is hidden."""
-    listen = Listen(host="127.0.0.1", port=0, token=tmp_path / "tokens" / "fleet")
-    entrance = Entrance.of(listen)
-    token = listen.token.read_text()
+    file = tmp_path / "tokens" / "fleet"
+    entrance = Entrance.of(Listen(host="127.0.0.1", port=0, token=file))
+    token = file.read_text()
     assert len(token.strip()) >= 32
     assert token.strip() not in repr(entrance)
-    listen.token.chmod(0o644)
+    file.chmod(0o644)
     entrance.reload()
-    assert listen.token.read_text() == token
-    assert stat.S_IMODE(listen.token.stat().st_mode) == 0o600
-    assert stat.S_IMODE(listen.token.parent.stat().st_mode) == 0o700
+    assert file.read_text() == token
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert stat.S_IMODE(file.parent.stat().st_mode) == 0o700
 
 
 async def test_elsewhere_than_on_this_machine_it_takes_tls(asked: Listen, tmp_path: Path) -> None:
@@ -276,7 +282,7 @@ async def test_elsewhere_than_on_this_machine_it_takes_tls(asked: Listen, tmp_pa
                 raise AssertionError
     with socket.create_server(("127.0.0.1", 0)) as other:
         taken = evolve(asked, port=other.getsockname()[1])
-        with pytest.raises(SocketRefused, match="cannot be listened on"):
+        with pytest.raises(SocketRefused, match="cannot listen on"):
             async with daemon(tmp_path / "s.sock", FakeCloud(), tcp=taken):
                 raise AssertionError
 

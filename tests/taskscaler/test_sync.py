@@ -19,7 +19,7 @@ from anyio.lowlevel import cancel_shielded_checkpoint
 
 import taskscaler
 from fleeting import CommandFailed, GroupRefused, Unreachable, load
-from fleeting.errors import CopyFailed
+from fleeting.errors import CopyFailed, PortTaken
 from fleeting.events import LossKind
 from taskscaler import (
     KeyInUse,
@@ -179,6 +179,23 @@ def test_streams_go_both_ways(scaler: Taskscaler) -> None:
         served.result(PATIENCE)
 
 
+def test_an_instance_connects_to_a_thread(scaler: Taskscaler) -> None:
+    """By a port that the instance listens at; each connection is a stream, and leaving frees the port."""
+    with scaler.acquire("job") as lease, lease.dial() as connection:
+        with connection.listen_tcp("127.0.0.1", 0) as listener:
+            with socket.create_connection(("127.0.0.1", listener.port)) as peer, listener.accept() as stream:
+                peer.sendall(b"hello")
+                assert stream.receive() == b"hello"
+                stream.send(b"HELLO")
+                assert peer.recv(100) == b"HELLO"
+            with pytest.raises(PortTaken), connection.listen_tcp("127.0.0.1", listener.port):
+                pass
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.1", listener.port))
+        with pytest.raises(anyio.ClosedResourceError):
+            listener.accept()
+
+
 def test_threads_share_a_scaler(scaler: Taskscaler) -> None:
     """Sixteen jobs of eight threads on four slots: never more at once, and each is alone in its slot."""
     lock, held, most = threading.Lock(), set[tuple[str, int]](), 0
@@ -240,6 +257,15 @@ def test_a_lease_may_outlive_any_scope(scaler: Taskscaler) -> None:
         lease.release()
         assert waiting.result(PATIENCE) is None
     assert scaler.capacity().acquired == 0
+
+
+def test_only_a_daemon_keeps_leases_for_a_bound(scaler: Taskscaler) -> None:
+    """The program's own fleet says what to use instead, and nobody else's lease is taken for one."""
+    with scaler.acquire("job") as lease:
+        with pytest.raises(TaskscalerError, match="only a daemon keeps leases for a bound; use"):
+            scaler.keep(lease, ttl=60)
+        with pytest.raises(TypeError, match="lease"):
+            scaler.keep("job")  # type: ignore[arg-type]
 
 
 def test_reservations_and_refusals_are_the_same(scaler: Taskscaler) -> None:
@@ -341,7 +367,7 @@ def test_what_cannot_be_opened_is_told_as_by_the_asynchronous_one(scaler: Tasksc
 def test_it_has_what_the_asynchronous_one_has() -> None:
     """Every public name of scaler and lease is there, but for what only coroutines and the daemon need."""
     for ours, theirs, missing in (
-        (Taskscaler, taskscaler.Taskscaler, {"delete_instances_on_shutdown"}),
+        (Taskscaler, taskscaler.Taskscaler, {"delete_instances_on_shutdown", "tracer"}),
         (taskscaler.sync.Lease, taskscaler.Lease, {"ended", "unless_lost", "wait_ended"}),
     ):
         names = {name for name in dir(theirs) if not name.startswith("_")}

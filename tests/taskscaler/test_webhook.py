@@ -361,7 +361,7 @@ def test_a_file_names_its_observers(tmp_path: Path) -> None:
     """Found by the name of their entry point."""
     (hook,) = read(tmp_path).observers
     assert isinstance(hook, Webhook)
-    assert available_observers() == ["webhook"]
+    assert available_observers() == ["metrics", "traces", "webhook"]
 
 
 @pytest.mark.parametrize(

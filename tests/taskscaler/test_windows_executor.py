@@ -10,7 +10,7 @@ from attrs import define
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from fleeting import ConnectError
+from fleeting import ConnectError, Usage
 from fleeting.connectors.powershell import PREFACE
 from fleeting.connectors.winrm import WinrmConnector
 from fleeting.connectors.winrm._command import LONGEST_LINE
@@ -146,6 +146,56 @@ async def test_only_what_is_over_is_removed(bench: Bench) -> None:
     kept = bench.left()
     assert kept == [left[1].name, f"{left[1].name}.script.ps1"]
     fake_windows.remove(str(there), [left[1].name])
+
+
+# --- what a job has used ---------------------------------------------------------------------------------
+
+
+async def test_a_powershell_script_tells_what_it_has_used(bench: Bench) -> None:
+    """However it ends; its output has nothing of that, and nothing is left."""
+    outcome = await bench.run("echo hi; exit 3")
+    assert (outcome.exit_code, bench.output.data) == (3, b"hi\n")
+    assert outcome.cpu_time is not None
+    assert outcome.peak_memory
+    assert outcome.disk_written is None
+    assert bench.left() == []
+
+
+async def test_what_a_job_writes_there_instead_says_nothing(bench: Bench) -> None:
+    """And what it prints says nothing either."""
+    outcome = await bench.run("echo c1 m1; echo c1 m1 w1 > ../${PWD##*/}.script.ps1.used")
+    assert (outcome.verdict, outcome.usage) == (Verdict.SUCCEEDED, Usage())
+    assert bench.left() == []
+
+
+async def test_a_cmd_script_tells_nothing(bench: Bench) -> None:
+    """There is no PowerShell that could ask."""
+    assert (await bench.run("@echo off\necho hi")).usage == Usage()
+
+
+LINES = st.binary() | st.from_regex(rb"[cmtw]?[0-9]{0,20}( [cmtw][0-9]{0,20}){0,3}\s?")
+
+
+@given(LINES)
+@example(b"c" + b"9" * 18)
+@example(b"c1 c2")
+@example(b"c1 m2\n")
+@example("c\u0661".encode())
+def test_whatever_is_told_can_be_read(told: bytes) -> None:
+    """There are no errors, and no figures of which there cannot be such."""
+    usage = _windows.read_used(told)
+    assert usage.disk_written is None
+    assert 0 <= (usage.cpu_time or 0) < 1 << 53
+    assert 0 <= (usage.peak_memory or 0) < 1 << 53
+    assert usage == Usage() or told == told.strip()
+
+
+@given(st.none() | st.integers(0, (1 << 53) - 1), st.none() | st.integers(0, (1 << 53) - 1))
+def test_what_is_told_is_what_was_used(micro: int | None, size: int | None) -> None:
+    """Each figure, or both, or none."""
+    words = [f"{name}{number}" for name, number in (("c", micro), ("m", size)) if number is not None]
+    cpu_time = None if micro is None else micro / 1e6
+    assert _windows.read_used(" ".join(words).encode()) == Usage(cpu_time=cpu_time, peak_memory=size)
 
 
 # --- files -----------------------------------------------------------------------------------------------

@@ -1,8 +1,8 @@
 """Connections to the instances of leases, wherever these come from: a scaler here, or a daemon."""
 
 import math
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager
 
 import anyio
 from attrs import define, field
@@ -30,6 +30,13 @@ class Connections:
     _note_death: Callable[[LeaseState, str], None]
     """Called when a connection died, or could not be made."""
 
+    _note_dial: Callable[[str, float], None] | None = None
+    """Called with what came of each attempt to connect, one of `taskscaler._meter.DIALS`, and how many seconds it
+    took."""
+
+    _now: Callable[[], float] | None = None
+    """The time, if leases are followed."""
+
     _kept: KeptConnections = field(init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -47,7 +54,8 @@ class Connections:
         dial = self._dial_of(state.id.pool)
         async with _unless_unhealthy(state) as connected, AsyncExitStack() as stack:
             try:
-                connection = await stack.enter_async_context(dial(info))
+                with self._noting_dial(state):
+                    connection = await stack.enter_async_context(dial(info))
             except Unreachable as error:
                 self._note_death(state, str(error))
                 raise
@@ -63,6 +71,24 @@ class Connections:
                     with anyio.move_on_after(DEATH_TIMEOUT):  # whose connection it was shows when it is closed
                         self._note_death(state, await connection.wait_closed())
                 raise
+
+    @contextmanager
+    def _noting_dial(self, state: LeaseState) -> Iterator[None]:
+        """Note what comes of an attempt to connect."""
+        begun, how = anyio.current_time(), "cancelled"
+        is_followed = self._now is not None and state.trace is not None and state.trace.is_followed
+        since = self._now() if is_followed and self._now is not None else 0.0
+        try:
+            yield
+            how = "ok"
+        except Exception as error:
+            how = "unreachable" if isinstance(error, Unreachable) else "failed"
+            raise
+        finally:
+            if self._note_dial is not None:
+                self._note_dial(how, anyio.current_time() - begun)
+            if is_followed and self._now is not None and state.trace is not None:
+                state.trace.dialled(since, self._now(), "" if how == "ok" else how)
 
     async def _watch(self, scope: "anyio.CancelScope", state: LeaseState, connection: Connection) -> None:
         """Hear of a connection that dies, also while nothing runs on it."""

@@ -1,7 +1,7 @@
 """A lease: one slot on one instance, held until it is released or lost."""
 
 import math
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Protocol, Self
 
@@ -12,6 +12,7 @@ from fleeting.config import check
 from fleeting.events import Loss
 from fleeting.plugins import one_line
 from taskscaler._errors import LeaseLost, TaskscalerError
+from taskscaler._tracer import Trace
 from taskscaler.core._slots import LeaseId
 
 VERDICT_TIMEOUT = 30.0
@@ -38,6 +39,12 @@ class LeaseState:
 
         self.persistent = persistent
         """Whether it outlives its manager."""
+
+        self.trace: Trace | None = None
+        """What follows it; None: nothing does."""
+
+        self.is_traced_alone = False
+        """Whether that trace is of nothing but this lease."""
 
         self.ended = False
         self.loss: Loss | None = None
@@ -178,6 +185,15 @@ class Lease:
     def persistent(self) -> bool:
         """Whether it outlives the scaler; see `acquire_lease`."""
         return self._state.persistent
+
+    @property
+    def trace_env(self) -> Mapping[str, str]:
+        """The variables with which what runs in the slot joins the trace that this lease is in, as W3C names it.
+
+        ``TRACEPARENT``, and ``TRACESTATE`` if there is one; empty: nothing follows it, see
+        `taskscaler.observers.traces`.
+        """
+        return {} if self._state.trace is None else self._state.trace.env
 
     async def connect_info(self) -> ConnectInfo:
         """How to connect to the instance; fetched again when credentials have expired.

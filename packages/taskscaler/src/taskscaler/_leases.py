@@ -4,6 +4,7 @@ import logging
 import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
+from typing import TYPE_CHECKING
 
 import anyio
 from anyio.lowlevel import checkpoint, checkpoint_if_cancelled
@@ -17,13 +18,14 @@ from fleeting.runtime import Runtime
 from taskscaler._connections import Connections
 from taskscaler._errors import LeaseLost, NoCapacity
 from taskscaler._lease import Lease, LeaseState
+from taskscaler._meter import Meter
 from taskscaler._observe import LeaseEvent, Observers
+from taskscaler._tracer import Trace, Tracer
 from taskscaler.core._mediator import Core
 from taskscaler.core._slots import Closed, LeaseId
-from taskscaler.diagnose._explain import Explanation, explain
-from taskscaler.diagnose._explain_instance import explain_instance
-from taskscaler.diagnose._explain_key import explain_key
-from taskscaler.diagnose._snapshot import Snapshot
+
+if TYPE_CHECKING:
+    from taskscaler.diagnose._explain import Explanation
 
 log = logging.getLogger("taskscaler")
 
@@ -33,6 +35,15 @@ FOREVER = 100 * 365.25 * 86400.0
 SHARED = 1.0
 """Seconds for which those who waited in vain share one explanation: it costs O(n) in instances, and a thousand may give
 up at the same moment."""
+
+
+_OPERATIONS = {
+    "resumed": "resume",
+    "reattached": "reattach",
+    "suspended": "suspend",
+    "detached": "detach",
+}
+"""What the metrics call that of which observers hear."""
 
 
 @define(eq=False)
@@ -46,6 +57,15 @@ class _Waiter:
     """Made once it is clear that there is something to wait for."""
 
     lease: Lease | None = None
+    trace: Trace | None = None
+    """What follows the wait, and then the lease."""
+
+    is_traced_alone: bool = False
+    """Whether that trace is of nothing but this lease."""
+
+    asked_at: float = 0.0
+    """When it began to wait, if it is followed."""
+
     became: str = "acquired"
     """How the lease came to be held, as observers hear it."""
 
@@ -89,17 +109,30 @@ class _Why:
 class Leases:
     """Wakes those who wait, breaks what is lost, and does what leases ask (`LeaseOwner`)."""
 
-    def __init__(self, runtime: Runtime[Core], observers: Observers) -> None:
+    def __init__(
+        self,
+        runtime: Runtime[Core],
+        observers: Observers,
+        meter: Meter | None = None,
+        tracer: Tracer | None = None,
+    ) -> None:
         """Nobody waits or holds anything yet."""
+        self._tracer = tracer
         self._runtime = runtime
         self._observers = observers
+        self._meter = meter
         self._waiters: dict[str, _Waiter] = {}
         self._states: dict[LeaseId, LeaseState] = {}
         self._ended: anyio.Event | None = None
         """Made by those who wait for leases to end, which hardly anybody does."""
 
         self._connections = Connections(
-            runtime.start_soon, lambda pool: runtime.drivers[pool].calls.dial, self.connect_info, self.note_death
+            runtime.start_soon,
+            lambda pool: runtime.drivers[pool].calls.dial,
+            self.connect_info,
+            self.note_death,
+            None if meter is None else meter.dialled,
+            None if tracer is None else self._now,
         )
         self._explanation: Explanation | None = None
         """The last one that somebody got who waited in vain."""
@@ -123,6 +156,8 @@ class Leases:
             NoCapacity: There was no slot in time, or there will be none.
         """
         waiter = self._waiters[key] = _Waiter(held)
+        if self._tracer is not None:
+            self._follow(waiter, self._tracer, key)
         self._runtime.take(step)
         try:
             if waiter.answered:
@@ -133,11 +168,12 @@ class Leases:
                     await waiter.wakeup.wait()
                 await checkpoint_if_cancelled()  # at the same moment: the caller may never see the lease
         except BaseException:
-            self._give_up(key, waiter)
+            self._give_up(key, waiter, "cancelled")
             raise
         if waiter.lease is not None:
             return waiter.lease
         if waiter.lost is not None:
+            self._note_wait(waiter, "LeaseLost")
             raise waiter.lost
         if waiter.refusal:
             self._give_up(key, waiter)
@@ -149,23 +185,50 @@ class Leases:
 
     def _explain_held(self, held: LeaseId) -> Sequence[object]:
         """Say to somebody who still waits for a lease what did not happen, and explain what is so instead."""
+        from taskscaler.diagnose._explain_instance import explain_instance  # as for `_explain`
+        from taskscaler.diagnose._explain_key import explain_key
+        from taskscaler.diagnose._snapshot import Snapshot
+
         became = "reattached" if held.key in self._core.ledger.detached else "resumed"
         snapshot = Snapshot(self._core, self._now())
         where = explain_instance(snapshot, f"{held.pool}/{held.instance}")
         return (f"the lease {held.key!r} was not {became}", explain_key(snapshot, held.key).answer, where)
 
-    def _explain(self) -> Explanation:
+    def _explain(self) -> "Explanation":
         """Explain to somebody who still waits why there is no capacity."""
+        from taskscaler.diagnose._explain import explain  # a tenth of what importing taskscaler takes
+        from taskscaler.diagnose._snapshot import Snapshot
+
         now = self._now()
         if self._explanation is None or self._explanation.at < now - SHARED:
             self._explanation = explain(Snapshot(self._core, now))
         return self._explanation
 
-    def _give_up(self, key: str, waiter: _Waiter) -> None:
+    def _follow(self, waiter: _Waiter, tracer: Tracer, key: str) -> None:
+        """Have what is asked for be a part of what this task is at, or a trace by itself."""
+        waiter.trace = tracer.job()
+        if waiter.trace is None:
+            waiter.trace, waiter.is_traced_alone = tracer.begin_lease(key), True
+        if waiter.trace.is_followed:
+            waiter.asked_at = self._now()
+
+    def _note_wait(self, waiter: _Waiter, error: str) -> None:
+        """Nothing has come of a wait."""
+        if waiter.trace is not None and waiter.trace.is_followed:
+            now = self._now()
+            waiter.trace.waited(waiter.asked_at, now, error)
+            if waiter.is_traced_alone:
+                waiter.trace.end(now, error)
+
+    def _give_up(self, key: str, waiter: _Waiter, error: str = "NoCapacity") -> None:
         """Stop waiting; a slot that came at the last moment goes back."""
+        if waiter.lease is None:
+            self._note_wait(waiter, error)
         if waiter.lease is not None:
             waiter.put_back()
         else:
+            if self._meter is not None and waiter.held is None:
+                self._meter.tasks["acquire_failure"] += 1
             self._waiters.pop(key, None)
             self._runtime.take(self._core.cancel(key, self._now()))
             self.note_end()
@@ -183,7 +246,19 @@ class Leases:
                 state.mark_unhealthy(assignment.node.why_closed)
             waiter.lease = Lease(state, self)
             waiter.became = "acquired" if waiter.held is None else "reattached" if was_detached else "resumed"
+            if waiter.trace is not None:
+                state.trace, state.is_traced_alone = waiter.trace, waiter.is_traced_alone
+                if waiter.trace.is_followed:
+                    now = self._now()
+                    is_new = waiter.held is None
+                    asked_at = assignment.asked_at if is_new else waiter.asked_at
+                    waiter.trace.acquired(asked_at, assignment.since if is_new else now, now, id_)
             waiter.wake()
+            if self._meter is not None:
+                if waiter.held is None:
+                    self._meter.acquired(assignment.since - assignment.asked_at)
+                else:
+                    self._meter.tasks[_OPERATIONS[waiter.became]] += 1
             if self._observers:
                 self._observers.notify(self._event(id_, waiter.became))
 
@@ -195,19 +270,25 @@ class Leases:
     def note_expiry(self, id_: LeaseId) -> None:
         """Nobody has resumed a lease in time: nobody holds it, nor waits for it."""
         log.info("lease_expired", extra={"key": id_.key, "pool": id_.pool, "instance": id_.instance})
+        if self._meter is not None:
+            self._meter.tasks["expire"] += 1
         if self._observers:
             self._observers.notify(self._event(id_, "expired"))
         self.note_end()
 
     def lose(self, id_: LeaseId, loss: Loss) -> None:
         """A slot is lost, or kept for the next manager; who has just given it back need not know."""
-        if self._observers:
+        kept = False
+        if self._observers or self._meter is not None or self._tracer is not None:
             assignment = self._core.ledger.find(id_)
             kept = assignment is not None and assignment.detached
+            if self._meter is not None:
+                self._meter.lost(loss, kept=kept)
             self._observers.notify(self._event(id_, "detached" if kept else "lost", str(loss)))
         state = self._states.pop(id_, None)
         waiter = self._waiters.get(id_.key)
         if state is not None:
+            self._follow_no_more(state, "" if kept else "LeaseLost")
             state.end(loss)
         elif waiter is not None and waiter.held == id_:
             del self._waiters[id_.key]
@@ -252,7 +333,11 @@ class Leases:
     def note_replacement(self, id_: LeaseId, why: str) -> None:
         """A lease gives its slot up for another; its holder has it no more, as if it had been released."""
         if id_ in self._states:
-            self._states.pop(id_).end()
+            state = self._states.pop(id_)
+            self._follow_no_more(state, "")
+            state.end()
+        if self._meter is not None:
+            self._meter.tasks["replace"] += 1
         if self._observers:
             self._runtime.take(Step(actions=(self._event(id_, "replaced", why),)))
 
@@ -310,11 +395,22 @@ class Leases:
 
     def _end(self, id_: LeaseId, what: str) -> bool:
         """Its holder gives a lease back: say whether it still stands. Observers learn of it once that is durable."""
-        self._states.pop(id_, None)
+        if (state := self._states.pop(id_, None)) is not None:
+            self._follow_no_more(state, "")
         stands = self._core.ledger.find(id_) is not None
+        if stands and self._meter is not None:
+            if what == "released":
+                self._meter.released += 1
+            else:
+                self._meter.tasks[_OPERATIONS[what]] += 1
         if stands and self._observers:  # before what it leads to
             self._runtime.take(Step(actions=(self._event(id_, what),)))
         return stands
+
+    def _follow_no_more(self, state: LeaseState, error: str) -> None:
+        """A lease has ended; a job that had it may have another."""
+        if state.is_traced_alone and state.trace is not None and state.trace.is_followed:
+            state.trace.end(self._now(), error)
 
     def _event(self, id_: LeaseId, what: str, why: str = "") -> LeaseEvent:
         return LeaseEvent(

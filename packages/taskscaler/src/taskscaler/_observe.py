@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from math import inf
 from typing import Any
 
-from attrs import asdict, field, fields_dict, frozen
+from attrs import asdict, evolve, field, fields_dict, frozen
 
 from fleeting.core import Instance, Origin, Plan, Stage, Step, messages
 from fleeting.events import Loss
@@ -58,6 +58,9 @@ class InstanceEvent:
 
     lost: bool = False
     """Whether it was taken from us: it failed, or is gone without our having deleted it."""
+
+    kept_since: float | None = None
+    """When it was first seen, if this is how an earlier manager left it: it may sleep or be gone by now. Else None."""
 
 
 @frozen(kw_only=True)
@@ -112,7 +115,7 @@ def event_as_data(event: ScalerEvent) -> Mapping[str, object]:
     """Give an event as plain data that JSON has words for."""
     common = {"at": event.at, "event": KINDS[type(event)]}
     if not isinstance(event, DecisionEvent):
-        return {**common, **asdict(event)}
+        return {**common, **asdict(event, filter=lambda each, value: each.name != "kept_since" or value is not None)}
     decision, again = event.decision, event.decision.look_again_at
     data = {**asdict(decision), "look_again_at": None if again == inf else again}
     return {**common, "decision": data, "text": str(decision)}
@@ -190,7 +193,8 @@ class Watch:
     def begin(self, plan: Plan, now: float) -> Iterator[InstanceEvent]:
         """Report the instances that an earlier manager left."""
         for instance in plan.instances.values():
-            yield from self._follow(plan, instance.id, now, why=_KEPT)
+            for event in self._follow(plan, instance.id, now, why=_KEPT):
+                yield evolve(event, kept_since=instance.first_seen)
 
     def changes(self, plan: Plan, step: Step, now: float) -> Iterator[InstanceEvent]:
         """Report the instances that the plan's step brought into another state."""

@@ -249,6 +249,7 @@ class _Record:
                     why=attempt.why,
                     cpu_time=attempt.cpu_time,
                     peak_memory=attempt.peak_memory,
+                    disk_written=attempt.disk_written,
                     preempted=attempt.preempted,
                     warnings=warnings,
                 )

@@ -203,7 +203,8 @@ def read_run(directory: Path) -> RecordedRun:
     """
     if not directory.is_dir():
         near = did_you_mean(directory.name, (path.name for path in directory.parent.glob("*") if path.is_dir()))
-        raise NotRecorded(f"there is no directory {directory}; {near or 'name the results directory'}")
+        advice = near or "name one with results, or the id of a batch that was submitted"
+        raise NotRecorded(f"there is no directory {directory}; {advice}")
     results = Results(directory)
     if results.events.exists():
         running = is_locked(results.events)

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from functools import partial
 from types import TracebackType
-from typing import NoReturn, Self, overload
+from typing import TYPE_CHECKING, NoReturn, Self, cast, overload
 
 import anyio
 
@@ -21,7 +21,10 @@ from taskscaler._attempts import Attempt, Attempts, Tries
 from taskscaler._errors import NoCapacity, TaskscalerError
 from taskscaler._lease import Lease
 from taskscaler._leases import Leases
+from taskscaler._meter import Figures, Metered
 from taskscaler._observe import DecisionEvent, InstanceEvent, LeaseEvent, Observers, ScalerObserver
+from taskscaler._standing import figures_of
+from taskscaler._tracer import Traced, Tracer
 from taskscaler._types import Policy, Pool
 from taskscaler.core._mediator import AllRemoved, Core, InstanceLost
 from taskscaler.core._slots import (
@@ -36,10 +39,12 @@ from taskscaler.core._slots import (
     MarkUnhealthy,
     Refuse,
 )
-from taskscaler.diagnose._explain import Explanation, InstanceView, explain, view_instances
-from taskscaler.diagnose._explain_instance import InstanceExplanation, explain_instance
-from taskscaler.diagnose._explain_key import KeyExplanation, explain_key
-from taskscaler.diagnose._snapshot import Snapshot
+
+if TYPE_CHECKING:  # what explains is imported when somebody asks: it is a tenth of what importing taskscaler takes
+    from taskscaler.diagnose._explain import Explanation, InstanceView
+    from taskscaler.diagnose._explain_instance import InstanceExplanation
+    from taskscaler.diagnose._explain_key import KeyExplanation
+    from taskscaler.diagnose._queue import WaiterView
 
 REPLACED = "its holder wanted another instance"
 """Why an instance gets no more work, if `replace` was not given a reason."""
@@ -124,7 +129,20 @@ class Taskscaler:
         self._keep_used = keep_instance_with_acquisitions
         forgets = journal is None if delete_instances_on_shutdown is None else delete_instances_on_shutdown
         self._delete_on_shutdown = forgets and not observe_only
-        self._observers = Observers(observers)
+        self._all_observers = observers
+        metered = [each for each in cast("list[object]", observers) if isinstance(each, Metered)]
+        if len(metered) > 1:
+            raise ValueError(f"observers: expected one for metrics, found {len(metered)}; a scaler is counted once")
+        self._observers = Observers([each for each in observers if not _is_metered(each)])
+        self._meter = metered[0].meter if metered else None
+        for each in metered:
+            each.attach(self._look)
+        traced = [each for each in cast("list[object]", observers) if isinstance(each, Traced)]
+        if len(traced) > 1:
+            raise ValueError(f"observers: expected one for traces, found {len(traced)}; a job has one trace")
+        self._follower = traced[0] if traced else None
+        if self._follower is not None:
+            self._follower.tracer.now = self._now
         self._random = random
         self._journaled = journal is not None
         self._by_name = {pool.name: pool for pool in self._pools}
@@ -134,6 +152,7 @@ class Taskscaler:
                 pool=pool.name,
                 connector=pool.connector_config,
                 dial=pool.dial,
+                on_call=None if self._follower is None else self._follower.called,
                 upkeep=Upkeep(
                     ready_command=pool.instance_ready_command,
                     ready_hook=pool.ready_hook,
@@ -152,11 +171,21 @@ class Taskscaler:
             kinds=kinds,
             urgent=lambda action: isinstance(action, Break),
             on_end=self._ended,
+            on_commit=None if self._meter is None else self._meter.histograms["journal_commit"].observe,
+            on_owned=self._enter_metered,
             journal=journal,
             clock=clock,
             observe_only=observe_only,
         )
-        self._leases = Leases(self._runtime, self._observers)
+        of_leases = self._observers
+        if self._follower is not None:  # it follows leases itself, and an event for each would cost more than it does
+            of_leases = Observers([each for each in self._observers.observers if not _is_traced(each)])
+        self._leases = Leases(self._runtime, of_leases, self._meter, self.tracer)
+
+    @property
+    def tracer(self) -> Tracer | None:
+        """Where what happens to jobs is noted; None: nobody follows them."""
+        return None if self._follower is None else self._follower.tracer
 
     # --- slots -------------------------------------------------------------------------------------------
 
@@ -343,6 +372,15 @@ class Taskscaler:
                 again soon; else one has to be given back first. `capacity` has the slots by state.
         """
         check_wait(key, timeout)
+        try:
+            await self._reserve(key, timeout)
+        except NoCapacity as error:
+            self._count("reserve_available_capacity_failure" if error.possible else "reserve_iop_capacity_failure")
+            raise
+        self._count("reserve")
+
+    async def _reserve(self, key: str, timeout: float | None) -> None:
+        """Do so."""
         if timeout is None:
             self._take(self._core.reserve(key, self._now()))
             return
@@ -366,6 +404,9 @@ class Taskscaler:
     async def unreserve(self, key: str) -> None:
         """Give a reservation up; nothing happens if there is none."""
         check("key", key, str)
+        waiter = self._core.ledger.waiter(key)
+        if waiter is not None and waiter.reserves:
+            self._count("unreserve")
         self._take(self._core.unreserve(key, self._now()))
 
     async def cordon(self, instance: str, why: str = "") -> None:
@@ -420,8 +461,10 @@ class Taskscaler:
         """Slots by state, and who waits."""
         return self._core.capacity()
 
-    async def instances(self) -> Sequence[InstanceView]:
+    async def instances(self) -> "Sequence[InstanceView]":
         """All known instances, oldest first, for people to look at."""
+        from taskscaler.diagnose._explain import view_instances
+
         return view_instances(self._core)
 
     @property
@@ -440,14 +483,14 @@ class Taskscaler:
         return {name: driver.info for name, driver in self._runtime.drivers.items()}
 
     @overload
-    async def explain(self) -> Explanation: ...
+    async def explain(self) -> "Explanation": ...
     @overload
-    async def explain(self, *, instance: str) -> InstanceExplanation: ...
+    async def explain(self, *, instance: str) -> "InstanceExplanation": ...
     @overload
-    async def explain(self, *, key: str) -> KeyExplanation: ...
+    async def explain(self, *, key: str) -> "KeyExplanation": ...
     async def explain(
         self, *, instance: str | None = None, key: str | None = None
-    ) -> Explanation | InstanceExplanation | KeyExplanation:
+    ) -> "Explanation | InstanceExplanation | KeyExplanation":
         """Why there is what there is, and what will happen next if nothing else happens.
 
         The answers are values: `str()` of them is for people, `as_dict()` for JSON. Costs O(n) in instances.
@@ -462,6 +505,11 @@ class Taskscaler:
         """
         if instance is not None and key is not None:
             raise ValueError("pass an instance or a key, not both")
+        from taskscaler.diagnose._explain import explain
+        from taskscaler.diagnose._explain_instance import explain_instance
+        from taskscaler.diagnose._explain_key import explain_key
+        from taskscaler.diagnose._snapshot import Snapshot
+
         if instance is not None:
             return explain_instance(Snapshot(self._core, self._now()), instance)
         if key is not None:
@@ -514,8 +562,8 @@ class Taskscaler:
         self._all_removed = anyio.Event()
         self._stack = AsyncExitStack()
         try:
-            for observer in self._observers.observers:
-                if isinstance(observer, AbstractAsyncContextManager):
+            for observer in self._all_observers:
+                if isinstance(observer, AbstractAsyncContextManager) and not _is_metered(observer):
                     await self._stack.enter_async_context(observer)
             await self._stack.enter_async_context(self._runtime)
         except BaseException as error:
@@ -524,6 +572,12 @@ class Taskscaler:
         if self._observe_only:  # what the first views led to is to be seen from the first moment
             self._take(self._core.tick(self._now()))
         return self
+
+    async def _enter_metered(self, stack: AsyncExitStack) -> None:
+        """Have metrics shown once the fleet is ours: who may not have it is told so, not that an address is taken."""
+        for observer in self._all_observers:
+            if isinstance(observer, AbstractAsyncContextManager) and _is_metered(observer):
+                await stack.enter_async_context(observer)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -551,6 +605,15 @@ class Taskscaler:
                 log.error("instances_left", extra={"pool": plan.pool, "instances": left, "unfilled_requests": unfilled})
 
     # --- inside ------------------------------------------------------------------------------------------
+
+    def _count(self, operation: str) -> None:
+        """Count what was done with a slot."""
+        if self._meter is not None:
+            self._meter.tasks[operation] += 1
+
+    def _look(self) -> Figures | None:
+        """How it stands, for metrics; None while it is not open. O(pools)."""
+        return figures_of(self._runtime, self._now()) if hasattr(self._runtime, "core") else None
 
     @property
     def _core(self) -> Core:
@@ -588,6 +651,7 @@ class Taskscaler:
             keep_used=self._keep_used,
             observing=observing,
             watched=bool(self._observers),
+            meter=self._meter,
             max_instances=self._max_instances,
             reattach_timeout=self._reattach_timeout,
             journaled=self._journaled,
@@ -647,6 +711,31 @@ class Taskscaler:
         """Nothing more will be performed."""
         self._leases.end_all("the scaler has ended")
         self._all_removed.set()
+
+
+def _is_metered(observer: object) -> bool:
+    return isinstance(observer, Metered)
+
+
+def _is_traced(observer: object) -> bool:
+    return isinstance(observer, Traced)
+
+
+def find_suspended(scaler: Taskscaler, key: str) -> tuple[int, bool] | None:
+    """Give the place in the queue that a suspended lease was served from, and whether it is persistent.
+
+    For the daemon. None: nothing sleeps under the key.
+    """
+    lease = scaler._core.ledger.leases.get(key)  # noqa: SLF001  (this module's own)
+    return None if lease is None or not lease.suspended else (lease.ticket, lease.persistent)
+
+
+def find_waiting(scaler: Taskscaler, among: Callable[[str], bool]) -> "list[WaiterView]":
+    """Give those who wait for a slot, first come first, as far as their keys are wanted: for the daemon."""
+    from taskscaler.diagnose._queue import view_queue
+    from taskscaler.diagnose._snapshot import Snapshot
+
+    return view_queue(Snapshot(scaler._core, scaler._now()), among)  # noqa: SLF001  (this module's own)
 
 
 def bound_detached(scaler: Taskscaler, key: str, by: float) -> None:

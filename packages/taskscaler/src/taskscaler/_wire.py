@@ -84,6 +84,9 @@ class KeptFacts:
     there: bool
     """Whether the daemon looks on the instance for what was left."""
 
+    noted: bool = False
+    """Whether it is noted there which command runs, always: if that is gone, nobody knows."""
+
 
 @cache
 def converter() -> JsonConverter:

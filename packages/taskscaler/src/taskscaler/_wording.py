@@ -1,8 +1,10 @@
-"""How explanations speak: of counts, names and times."""
+"""How explanations speak: of counts, sizes, names and times."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from math import inf
+
+from fleeting import Usage
 
 MOST_NAMED = 3
 """So many things are named; the rest is counted."""
@@ -17,6 +19,11 @@ def enumerated(names: Sequence[str], *, most: int = MOST_NAMED) -> str:
     """Write ``a``, ``a and b``, ``a, b and c``, ``a, b, c and 7 more``."""
     named = [*names[:most], *([f"{len(names) - most} more"] if len(names) > most else [])]
     return " and ".join(part for part in (", ".join(named[:-1]), named[-1]) if part) if named else ""
+
+
+def used_in_words(cpu_time: float | None, peak_memory: int | None, disk_written: int | None) -> str:
+    """Write what a job has used, as far as that is known; empty: nothing is."""
+    return Usage(cpu_time=cpu_time, peak_memory=peak_memory, disk_written=disk_written).account
 
 
 def iso(at: float) -> str:

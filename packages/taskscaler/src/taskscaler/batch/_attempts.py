@@ -1,6 +1,6 @@
 """The tries at all jobs of a batch, in few bytes each. Pure.
 
-Of each job the last try is kept in columns, 40 bytes a job: for nearly all jobs it is the only one. What tries have in
+Of each job the last try is kept in columns, 44 bytes a job: for nearly all jobs it is the only one. What tries have in
 common, such as where they ran or why they failed, is kept once. The tries before the last one are kept as they are.
 """
 
@@ -53,7 +53,10 @@ class Attempt:
     """Seconds of CPU that it used; None: its executor does not know."""
 
     peak_memory: int | None = None
-    """Bytes of memory that it had at the most at once."""
+    """Bytes of memory that it had at the most at once, or its largest process had; None: likewise."""
+
+    disk_written: int | None = None
+    """Bytes that it has sent towards a disk; None: likewise."""
 
     interrupted: bool = False
     """Whether it is lost because the manager was stopped: nothing that a job has only so many tries for."""
@@ -106,7 +109,7 @@ class Pooled(Generic[T]):
         return number
 
 
-_NUMBERS = ("started", "ended", "cpu_time", "peak_memory")
+_NUMBERS = ("started", "ended", "cpu_time", "peak_memory", "disk_written")
 """What differs from try to try; all else is pooled."""
 
 _POOLED = tuple(each.name for each in fields(Attempt) if each.name not in _NUMBERS)
@@ -138,13 +141,14 @@ class Attempts:
         pooled = self._pool[self._pooled[job]]
         if not pooled:
             return None
-        started, ended, cpu_time, peak_memory = (column[job] for column in self._columns)
+        started, ended, cpu_time, peak_memory, disk_written = (column[job] for column in self._columns)
         known: dict[str, Any] = dict(zip(_POOLED, pooled, strict=True))
         return Attempt(
             started=started,
             ended=None if isnan(ended) else ended,
             cpu_time=None if isnan(cpu_time) else cpu_time,
             peak_memory=None if isnan(peak_memory) else int(peak_memory),
+            disk_written=None if isnan(disk_written) else int(disk_written),
             **known,
         )
 

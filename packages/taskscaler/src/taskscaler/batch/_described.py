@@ -21,4 +21,7 @@ def record_as_data(record: JobRecord) -> dict[str, object]:
         "instance": None if last is None else last.instance,
         "exit_code": None if last is None else last.exit_code,
         "duration": None if last is None or last.ended is None else round(last.duration, 3),
+        "cpu_time": None if last is None else last.cpu_time,
+        "peak_memory": None if last is None else last.peak_memory,
+        "disk_written": None if last is None else last.disk_written,
     }

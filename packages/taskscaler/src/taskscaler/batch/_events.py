@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from attrs import asdict, field, fields_dict, frozen
 
+from taskscaler._cost import Tariff
 from taskscaler._errors import RecordUnreadable
 from taskscaler._observe import DecisionEvent, InstanceEvent, event_as_data, read_decision
 from taskscaler.batch._job import Job, planned
@@ -58,6 +59,23 @@ class PoolFacts:
     max_use_count: int = 0
     """0: any number."""
 
+    price_per_hour: float | None = None
+    """Of one instance; None: not known. This and the next three are of `Tariff`."""
+
+    currency: str = ""
+    """Of the price."""
+
+    minimum_billing: float = 0.0
+    """Seconds."""
+
+    billing_increment: float = 1.0
+    """Seconds."""
+
+    @property
+    def tariff(self) -> Tariff:
+        """How its instances are paid for."""
+        return Tariff(**{name: getattr(self, name) for name in fields_dict(Tariff)})
+
     @classmethod
     def of(cls, fleet: "Autoscaler") -> "tuple[PoolFacts, ...]":
         """Take those of all pools of a fleet, in their order."""
@@ -68,6 +86,7 @@ class PoolFacts:
                 capacity_per_instance=pool.capacity_per_instance,
                 max_instances=pool.max_instances,
                 max_use_count=pool.max_use_count,
+                **asdict(pool.tariff),
             )
             for pool in fleet.all_pools
         )
@@ -215,7 +234,10 @@ class Ended:
     """Seconds of CPU that it used; None if that is not known."""
 
     peak_memory: int | None = None
-    """Bytes of memory that it held at once; None if that is not known."""
+    """Bytes of memory that it held at once, or its largest process did; None if that is not known."""
+
+    disk_written: int | None = None
+    """Bytes that it has sent towards a disk; None if that is not known."""
 
     preempted: bool = False
     """Whether the cloud had announced to take the instance away."""

@@ -23,6 +23,7 @@ COMMIT_PAUSE = 1.0
 """Seconds between."""
 
 log = logging.getLogger("taskscaler.batch")
+units = logging.getLogger("taskscaler.work")
 
 
 @define
@@ -67,6 +68,33 @@ class History:
         self._changed(changes)
         for change in changes:
             self._show(change)
+        if units.isEnabledFor(logging.INFO):
+            self._log(event)
+
+    def _log(self, event: Started | Joined | Ended | GivenUp) -> None:
+        """Have each try be one event of the log, once it is over."""
+        match event:
+            case Ended():
+                tries = self.state[event.job].attempts
+                about = {
+                    "job": event.job,
+                    "try": len(tries),
+                    "state": event.state.value,
+                    "exit_code": event.exit_code,
+                    "why": event.why,
+                    "pool": tries[-1].pool,
+                    "instance": tries[-1].instance,
+                    "slot": tries[-1].slot,
+                    "duration_s": round(tries[-1].duration, 3),
+                    "cpu_time_s": event.cpu_time,
+                    "peak_memory": event.peak_memory,
+                    "disk_written": event.disk_written,
+                }
+                units.info("try_ended", extra=about)
+            case GivenUp():
+                units.info(
+                    "jobs_given_up", extra={"jobs": len(event.jobs), "state": event.state.value, "why": event.why}
+                )
 
     def _show(self, change: JobChanged) -> None:
         """Notify the observer, which cannot end the batch."""
@@ -74,4 +102,4 @@ class History:
             try:
                 self._observer(change)
             except Exception:
-                log.exception("observer_failed", extra={"job": change.record.name})
+                log.exception("batch_observer_failed", extra={"job": change.record.name})

@@ -263,6 +263,7 @@ def _attempt(attempt: Attempt, most: int | None) -> Mapping[str, object]:
         "why": attempt.why[:most],
         "cpu_time": None if attempt.cpu_time is None else round(attempt.cpu_time, 3),
         "peak_memory": attempt.peak_memory,
+        "disk_written": attempt.disk_written,
         "interrupted": attempt.interrupted,
         "preempted": attempt.preempted,
         "started": iso(attempt.started),

@@ -23,6 +23,7 @@ from taskscaler._wording import MOST_NAMED, counted, enumerated
 from taskscaler.batch._arguments import check_batch
 from taskscaler.batch._event_log import EventLog
 from taskscaler.batch._events import Ended, GivenUp, Over
+from taskscaler.batch._followed import Following, followed_try, following_of
 from taskscaler.batch._graph import Front
 from taskscaler.batch._history import History, Observer
 from taskscaler.batch._job import Job
@@ -182,6 +183,7 @@ class Batch:
         rerun: Sequence[str] = (),
         fail_fast: int | None = None,
         most_waiting: int | None = None,
+        following: Following | None = None,
     ) -> None:
         """Prepare a batch; nothing starts before `run`.
 
@@ -202,6 +204,7 @@ class Batch:
                 are begun; those that run go on to their ends. None: however many.
             most_waiting: Jobs that wait at the scaler at once; the next ones follow as these are given slots. None: as
                 many as one scaler has to do with at once, `MOST_WAITING`.
+            following: How its jobs are followed as traces. None: by the scaler's tracer, if it has one.
 
         Raises:
             TypeError, ValueError: As `check_batch`.
@@ -218,6 +221,7 @@ class Batch:
         """Numbers of the jobs that have begun, or wait for a slot to do so, and are not over."""
 
         self._scaler = scaler
+        self._following = following or following_of(scaler)
         self._clock = clock
         self._patience = patience
         self._only = only
@@ -452,7 +456,11 @@ class Batch:
     async def _see_through(self, job: Job, *, task_status: TaskStatus[None]) -> None:
         task_status.started()  # whoever started this goes on once it waits for its slot
         try:
-            await self._try_until_over(job)
+            if self._following is None:
+                await self._try_until_over(job)
+            else:
+                with self._following.job(job, self.state, self._clock):
+                    await self._try_until_over(job)
         finally:
             self._waits_no_more(job)
             self._places.pop(job.name, None)
@@ -485,6 +493,10 @@ class Batch:
 
     async def _try(self, job: Job) -> None:
         """Wait for a slot and run the job there; afterwards it is over, or waits again."""
+        with followed_try(job, self.state, self._clock):
+            await self._try_once(job)
+
+    async def _try_once(self, job: Job) -> None:
         name = job.name
         with anyio.CancelScope() as scope:
             self._waiting[name] = scope

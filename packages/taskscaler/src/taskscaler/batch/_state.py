@@ -292,6 +292,7 @@ class BatchState:
             why=event.why,
             cpu_time=event.cpu_time,
             peak_memory=event.peak_memory,
+            disk_written=event.disk_written,
             preempted=event.preempted,
             interrupted=event.interrupted,
         )

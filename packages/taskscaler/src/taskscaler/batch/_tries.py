@@ -17,6 +17,7 @@ from fleeting.errors import CommandLost, NameUnknown, SystemRefused
 from fleeting.plugins import one_line
 from taskscaler.batch._addresses import Addresses
 from taskscaler.batch._events import Ended, GivenUp, Joined, Started
+from taskscaler.batch._followed import traced
 from taskscaler.batch._history import History
 from taskscaler.batch._job import Job
 from taskscaler.batch._job_state import JobState
@@ -105,6 +106,7 @@ class Tries:
                 detached=self.outlive(job),
                 logged=output.total,
             )
+            job = traced(job)
             if await self._write_down(event, job, "begun", None if opened else open_log):
                 await self._recorded(lease, job, partial(self._run_begun, lease, job, output, unreachable))
 
@@ -326,6 +328,7 @@ def _ended(job: Job, result: JobOutcome | str, *, now: float) -> Ended:
         why=result.why,
         cpu_time=result.cpu_time,
         peak_memory=result.peak_memory,
+        disk_written=result.disk_written,
         warnings=tuple(result.warnings),
     )
 

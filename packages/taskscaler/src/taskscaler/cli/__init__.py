@@ -14,6 +14,7 @@ from fleeting.cli import Commands
 if TYPE_CHECKING:
     from taskscaler._jobsfile import Format
     from taskscaler._socket import Place
+    from taskscaler.cli._log_formats import LogFormat
 
 _EPILOG = """
 Exit status: 0 if every job succeeded, 1 if a job failed or the fleet could not be opened, 2 if the file or the
@@ -55,6 +56,25 @@ class _Run(click.Command):
             error.ctx = error.ctx or ctx
             raise
 
+
+def _address(_: click.Context, __: click.Parameter, given: str | None) -> str | None:
+    """Check an address, and leave it as it is written."""
+    _place(_, __, given)
+    return given
+
+
+_METRICS = click.option(
+    "--metrics",
+    metavar="HOST:PORT",
+    callback=_address,
+    help="Show metrics for Prometheus there, at /metrics, without asking for a password.",
+)
+
+_TRACES = click.option(
+    "--traces",
+    is_flag=True,
+    help="Send a trace of each job to OpenTelemetry, as the OTEL_* variables say.  [default: to http://localhost:4318]",
+)
 
 _JUNIT = click.option(
     "--junit",
@@ -113,6 +133,14 @@ _JUNIT = click.option(
     help="Run the jobs on the fleet of a daemon (see taskscaler serve), which may run others at the same time.  "
     "[default if given: the socket in TASKSCALER_SOCKET, or the only one in $XDG_RUNTIME_DIR/taskscaler]",
 )
+@_METRICS
+@click.option(
+    "--log-format",
+    type=click.Choice(["text", "json", "journal"]),
+    help="Write the fleet's events on standard error, too: as text, as one JSON object per line, or for systemd's "
+    "journal. Standard output keeps the progress and the summary.  [default: only into fleet.log, among the results]",
+)
+@_TRACES
 @_JUNIT
 @click.option(
     "--annotations",
@@ -131,6 +159,9 @@ def run(
     only: tuple[str, ...],
     fail_fast: int | None,
     daemon: str | None,
+    metrics: str | None,
+    log_format: "LogFormat | None",
+    traces: bool,
     junit: Path | None,
     annotations: str | None,
 ) -> None:
@@ -166,9 +197,10 @@ def run(
         from taskscaler.cli._run import run_jobs_file, run_stream
 
         socket = None if daemon is None else _daemon_at(daemon)
+        shown: dict[str, Any] = {"socket": socket, "metrics": metrics, "traces": traces, "style": log_format}
         if stdin:
-            sys.exit(run_stream(jobs, output, wishes, for_ci, format_=format_, socket=socket))
-        sys.exit(run_jobs_file(jobs, output, wishes, for_ci, socket=socket))
+            sys.exit(run_stream(jobs, output, wishes, for_ci, format_=format_, **shown))
+        sys.exit(run_jobs_file(jobs, output, wishes, for_ci, **shown))
     if jobs is not None:
         raise click.UsageError("--resume takes no file; the batch keeps the file that it was started with")
     if output is not None:
@@ -177,7 +209,7 @@ def run(
         raise click.UsageError("--resume takes no --daemon; a batch is resumed where it was started")
     from taskscaler.cli._run import resume_batch
 
-    sys.exit(resume_batch(resume, wishes, for_ci))
+    sys.exit(resume_batch(resume, wishes, for_ci, metrics=metrics, traces=traces, style=log_format))
 
 
 def _daemon_at(given: str) -> Path:
@@ -254,6 +286,20 @@ class _SocketPath(click.Path):
         return super().convert(value, param, ctx)
 
 
+_HTTP = click.option(
+    "--http",
+    metavar="HOST:PORT",
+    callback=_place,
+    help="Show the status page there, to browsers that come by a link (see taskscaler link). Without TLS, HOST has to "
+    "be this machine's own, as 127.0.0.1 is.",
+)
+
+_HTTP_NO_LINK = click.option(
+    "--http-no-link",
+    is_flag=True,
+    help="With --http on this machine's own address: let everybody on this machine look, without a link.",
+)
+
 _SERVE_EPILOG = """
 Exit status: 0 once it was stopped or drained, 1 if the fleet could not be opened or another daemon has it, 2 if the
 file or the arguments are wrong, 130 or 143 if it was stopped at once.
@@ -287,26 +333,39 @@ file or the arguments are wrong, 130 or 143 if it was stopped at once.
     "--listen",
     metavar="HOST:PORT",
     callback=_place,
-    help="Listen on TCP, too, for who has the token. Without TLS, HOST has to be this machine's own, as 127.0.0.1 is.",
+    help="Listen on TCP, too, for clients that have the token. Without TLS, HOST has to be a loopback address, such as "
+    "127.0.0.1.",
 )
 @click.option(
     "--token-file",
     metavar="FILE",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="With --listen: the file with the token, which is made if it is missing.  [default: one below the state's "
+    help="With --listen: the file with the token, which is created if it is missing.  [default: one in the state "
     "directory]",
 )
 @click.option(
     "--tls-cert",
     metavar="FILE",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="With --listen: speak TLS with this certificate, in PEM.",
+    help="With --listen and --http: speak TLS with this certificate, in PEM.",
 )
 @click.option(
     "--tls-key",
     metavar="FILE",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="Its key, in PEM.  [default: in the same file]",
+)
+@_HTTP
+@_HTTP_NO_LINK
+@_METRICS
+@_TRACES
+@click.option(
+    "--log-format",
+    type=click.Choice(["text", "json", "journal"]),
+    default="text",
+    show_default=True,
+    help="How events are written on standard error: as text, as one JSON object per line, or for systemd's journal, "
+    "which then knows their levels.",
 )
 @click.option("--unit", is_flag=True, help="Print a unit for systemd that serves FLEET like this, and exit.")
 def serve(
@@ -320,6 +379,11 @@ def serve(
     token_file: Path | None,
     tls_cert: Path | None,
     tls_key: Path | None,
+    http: tuple[str, int] | None,
+    http_no_link: bool,
+    metrics: str | None,
+    traces: bool,
+    log_format: "LogFormat",
     unit: bool,
 ) -> None:
     """Own the fleet of the file FLEET, and hand out its slots to the programs of this host.
@@ -328,22 +392,63 @@ def serve(
     `taskscaler drain --delete` removes them. SIGHUP reloads the policies. SIGTERM or Ctrl-C waits until leases end,
     for --stop-timeout; a second one ends at once.
     """
-    from taskscaler.cli._serve import Served, Tcp, serve_fleet
+    from taskscaler.cli._serve import Page, Served, Tcp, serve_fleet
 
-    if listen is None and any((token_file, tls_cert, tls_key)):
-        raise click.UsageError("--token-file, --tls-cert and --tls-key need --listen HOST:PORT")
+    if listen is None and token_file is not None:
+        raise click.UsageError("--token-file needs --listen HOST:PORT")
+    if listen is None and http is None and (tls_cert or tls_key):
+        raise click.UsageError("--tls-cert and --tls-key need --listen HOST:PORT or --http HOST:PORT")
+    if http is None and http_no_link:
+        raise click.UsageError("--http-no-link needs --http HOST:PORT, the status page that it opens")
     if tls_key is not None and tls_cert is None:
         raise click.UsageError("--tls-key needs --tls-cert, the certificate that it belongs to")
     tcp = listen and Tcp(host=listen[0], port=listen[1], token=token_file, certificate=tls_cert, key=tls_key)
+    page = http and Page(host=http[0], port=http[1], certificate=tls_cert, key=tls_key, without_link=http_no_link)
     served = Served(
-        path=fleet, runner=runner, socket=socket, group=socket_group, stop_timeout=stop_timeout, tcp=tcp or None
+        path=fleet,
+        runner=runner,
+        socket=socket,
+        group=socket_group,
+        stop_timeout=stop_timeout,
+        tcp=tcp or None,
+        page=page or None,
+        metrics=metrics,
+        traces=traces,
+        log_format=log_format,
     )
     sys.exit(serve_fleet(served, unit=unit))
+
+
+@main.command(short_help="Write a dashboard for Grafana, and alert rules for Prometheus.")
+@click.argument("directory", metavar="DIR", type=click.Path(file_okay=False, path_type=Path))
+def dashboards(directory: Path) -> None:
+    """Write taskscaler-dashboard.json and taskscaler-alerts.yaml into the directory DIR.
+
+    Import the first into Grafana, and list the second under rule_files in Prometheus' configuration. Both use the
+    metrics that `run` and `serve` show with --metrics.
+    """
+    from taskscaler.cli._dashboards import write_dashboards
+
+    sys.exit(write_dashboards(directory))
 
 
 _OPERATE_EPILOG = """
 Exit status: 0 on success, 1 if no daemon answers or it refuses, 2 if the arguments are wrong.
 """
+
+
+@main.command(epilog=_OPERATE_EPILOG, short_help="Print a link to a daemon's status page.")
+@click.option("--changes", is_flag=True, help="Let who opens it cordon, retain and drain, too.")
+@_SOCKET
+@_JSON
+def link(socket: "Place | None", *, changes: bool, as_json: bool) -> None:
+    """Print a link that opens the status page of a daemon in one browser, once, within 5 minutes.
+
+    The daemon shows the page where --http of `taskscaler serve` says. Who has opened the link may look for 12 hours.
+    """
+    from taskscaler.cli import _operate
+
+    sys.exit(_operate.link(socket, changes=changes, as_json=as_json))
 
 
 @main.command(epilog=_OPERATE_EPILOG, short_help="Show a daemon and its fleet on one screen.")
@@ -366,12 +471,28 @@ def instances(socket: "Place | None", *, as_json: bool) -> None:
     sys.exit(_operate.instances(socket, as_json=as_json))
 
 
+@main.command(epilog=_OPERATE_EPILOG, short_help="Watch a daemon's fleet in the terminal.")
+@click.option("--once", is_flag=True, help="Print the fleet as it is now, as plain text, and exit.")
+@_SOCKET
+def top(socket: "Place | None", *, once: bool) -> None:
+    """Watch the daemon's fleet: its instances and slots, what runs and what waits, and what was decided, as it happens.
+
+    Sort with s, filter with /, explain the chosen row with Enter; c cordons an instance and r retains it, after asking
+    you. ? shows all keys, q quits.
+
+    Without a terminal, it prints the fleet once, as with --once.
+    """
+    from taskscaler.cli._top import top as show
+
+    sys.exit(show(socket, once=once))
+
+
 def _hold(verb: str, undo: str, summary: str, details: str) -> click.Command:
     """Make a command that marks an instance, or takes the mark away."""
 
     @click.argument("instance", metavar="INSTANCE")
-    @click.option("--why", default="", help="For people to read.")
-    @click.option("--undo", "undone", is_flag=True, help="No longer do so.")
+    @click.option("--why", default="", help="The reason, for people to read.")
+    @click.option("--undo", "undone", is_flag=True, help=f"Undo an earlier {verb}.")
     @_SOCKET
     @_JSON
     def command(instance: str, why: str, *, undone: bool, socket: "Place | None", as_json: bool) -> None:
@@ -387,13 +508,15 @@ cordon = _hold(
     "cordon",
     "uncordon",
     "Give an instance of a daemon's fleet no new work.",
-    "Give an instance no new work, also over restarts. What runs there goes on; INSTANCE is its id, or POOL/ID.",
+    "Give an instance no new work, even after a restart of the daemon. What runs there goes on. INSTANCE is its id, or "
+    "POOL/ID.",
 )
 retain = _hold(
     "retain",
     "unretain",
-    "Do not delete an instance of a daemon's fleet.",
-    "Do not delete an instance, whatever happens, also over restarts. INSTANCE is its id, or POOL/ID.",
+    "Keep an instance of a daemon's fleet from being deleted.",
+    "Keep an instance from being deleted, whatever happens, even after a restart of the daemon. INSTANCE is its id, or "
+    "POOL/ID.",
 )
 
 
@@ -557,8 +680,8 @@ def lease(
 def attach(key: str, offset: int, *, socket: "Place | None") -> None:
     """Print the output of the command that `taskscaler lease -d` has left running under KEY, until it ends.
 
-    Its standard output and error output are one. When it has ended, the slot is given back, unless it was to be kept
-    (--keep). Ctrl-C leaves the command running; `taskscaler stop KEY` ends it.
+    Its standard output and standard error come as one stream. When it has ended, the slot is given back, unless it was
+    to be kept (--keep). Ctrl-C leaves the command running; `taskscaler stop KEY` ends it.
     """
     from taskscaler.cli import _kept
 
@@ -583,7 +706,7 @@ def stop(key: str, *, socket: "Place | None", as_json: bool) -> None:
 @_SOCKET
 @_JSON
 def leases(socket: "Place | None", *, as_json: bool) -> None:
-    """List leases and who has them: for the daemon's own user all, for others their own."""
+    """List leases and who has them. The daemon's own user sees all of them, other users see their own."""
     from taskscaler.cli import _kept
 
     sys.exit(_kept.list_leases(socket, as_json=as_json))
@@ -605,7 +728,7 @@ Exit status: 0 on success, 1 if no daemon answers or it refuses, 2 if the argume
 def submit(jobs: Path, socket: "Place | None", *, as_json: bool) -> None:
     """Hand the jobs of the file JOBS over to the daemon, which runs them on its fleet; print the id of the batch.
 
-    The files that the jobs need are sent along. JOBS has no [autoscaler], [executors] and [report]: the daemon's apply,
+    The files that the jobs need are sent along. JOBS has no [autoscaler], [executors] or [report]: the daemon's apply,
     and reports are made by `taskscaler run`. The batch goes on if the daemon is killed and started again.
     """
     from taskscaler.cli import _batches
@@ -618,7 +741,9 @@ def submit(jobs: Path, socket: "Place | None", *, as_json: bool) -> None:
 @_SOCKET
 @_JSON
 def list_jobs(batch: str | None, socket: "Place | None", *, as_json: bool) -> None:
-    """List the jobs of BATCH, or without it all batches of the daemon: for its own user all, for others their own.
+    """List the jobs of BATCH; without BATCH, list the batches of the daemon.
+
+    The daemon's own user sees all batches, other users see their own.
 
     BATCH is the id that `taskscaler submit` has printed, or a directory with results.
     """
@@ -869,7 +994,7 @@ def logs(batch: str, job: str | None, lines: int, socket: "Place | None", *, fol
         from taskscaler.cli._logs import show_log
 
         if job is None:
-            raise click.UsageError("the job is missing; name one behind the directory, '#1' is the first")
+            raise click.UsageError("the job is missing; name it after the directory, or write '#1' for the first")
         sys.exit(show_log(directory, job, lines=lines, follow=follow))
     from taskscaler.cli import _batches
 

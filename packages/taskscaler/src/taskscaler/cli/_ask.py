@@ -1,6 +1,7 @@
 """Asks a daemon from the command line, and shows its answer to people or as JSON."""
 
 import json
+import os
 import socket as sockets
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
@@ -11,7 +12,8 @@ from fleeting.cli import SUCCEEDED, outcome
 from fleeting.errors import WrongArguments
 from taskscaler._errors import NoDaemon
 from taskscaler._socket import Place, find_socket
-from taskscaler._url import DaemonUrl
+from taskscaler._tracer import carried
+from taskscaler._url import DaemonUrl, trusting_nobody
 from taskscaler.cli._console import PatientConsole
 from taskscaler.cli._paragraphs import Paragraphs, Row
 
@@ -94,11 +96,17 @@ def _client(place: Place, times: "httpx.Timeout") -> "httpx.Client":
 
     if isinstance(place, DaemonUrl):
         transport = httpx.HTTPTransport(verify=place.context())
-        return httpx.Client(transport=transport, timeout=times, base_url=f"{place}/v1", headers=place.headers())
+        return httpx.Client(
+            transport=transport,
+            timeout=times,
+            base_url=f"{place}/v1",
+            headers={**carried(os.environ), **place.headers()},
+        )
     with closing(sockets.socket(sockets.AF_UNIX)) as first:  # httpcore leaves one open that nobody answers on
         first.settimeout(LONG)
         first.connect(str(place))
-    return httpx.Client(transport=httpx.HTTPTransport(uds=str(place)), timeout=times, base_url="http://localhost/v1")
+    transport = httpx.HTTPTransport(verify=trusting_nobody(), uds=str(place))
+    return httpx.Client(transport=transport, timeout=times, base_url="http://localhost/v1", headers=carried(os.environ))
 
 
 def pieces_of(answer: "httpx.Response", place: Place) -> Iterator[bytes]:

@@ -24,7 +24,7 @@ from taskscaler._errors import DaemonRefused, NoDaemon
 from taskscaler._jobsfile import files_to_submit
 from taskscaler._recorded_run import Progress, RecordedRun, is_locked, read_run, runner_of
 from taskscaler._socket import Place, find_socket
-from taskscaler._wording import counted, iso
+from taskscaler._wording import counted, iso, used_in_words
 from taskscaler.batch import Results
 from taskscaler.batch._described import counts_of, record_as_data
 from taskscaler.cli._ask import answered, ask, lines_of, pieces_of, show
@@ -167,10 +167,12 @@ def fetch(given: str, output: Path | None, socket: Place | None) -> int:
     target = output or Path("taskscaler-results", given)
 
     def run() -> int:
+        if (directory := directory_of(given)) and directory.exists():
+            raise WrongArguments(f"{directory} does not belong to a daemon; its results are here already")
+        if directory:
+            raise WrongArguments(f"{given!r} is not the id of a batch; `taskscaler jobs` lists all batches")
         if target.exists():
-            raise WrongArguments(f"{target} is there already; name another directory with --output")
-        if directory := directory_of(given):
-            raise WrongArguments(f"{directory} does not belong to a daemon; its results are there already")
+            raise WrongArguments(f"{target} exists already; name another directory with --output")
         target.parent.mkdir(parents=True, exist_ok=True)
         with TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent) as place:
             archive, unpacked = Path(place, "results.tar"), Path(place, "results")
@@ -320,11 +322,14 @@ def _over_rows(data: Mapping[str, Any]) -> Iterator[Row]:
 def _job_rows(data: Mapping[str, Any]) -> Iterator[Row]:
     yield "batch", f"{data['batch']}, {data['state']}{_counts_of(data)}"
     for job in data["list"]:
+        used = used_in_words(job.get("cpu_time"), job.get("peak_memory"), job.get("disk_written"))
+        is_said = str(job["exit_code"]) in job["why"].split()  # as in "exited with 3"
         parts = [
             *([f"on {job['instance']}"] if job["instance"] else []),
-            *([f"exit code {job['exit_code']}"] if job["exit_code"] else []),
+            *([f"exit code {job['exit_code']}"] if job["exit_code"] and not is_said else []),
             *([f"{job['tries']} tries"] if job["tries"] > 1 else []),
             *([job["why"]] if job["why"] else []),
+            *([used] if used else []),
         ]
         yield job["state"].replace("_", " "), f"{job['name']}{': ' if parts else ''}{', '.join(parts)}"
 

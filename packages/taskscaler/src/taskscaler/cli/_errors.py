@@ -2,6 +2,7 @@
 
 import sys
 
+import taskscaler._errors  # noqa: F401  (so that our own are in the catalogue: nothing else has imported them)
 from fleeting.cli import fitted
 from fleeting.errors import CatalogueEntry, catalogue
 

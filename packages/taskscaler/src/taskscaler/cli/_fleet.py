@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from fleeting import ConnectorConfig, Preexisting
+from fleeting import ConnectorConfig, JournalError, Preexisting
 from fleeting.plugins import format_duration
 from taskscaler._types import Policy
 from taskscaler._wording import counted
@@ -90,4 +90,7 @@ def _state(fleet: Autoscaler) -> str:
         return "not kept across restarts"
     from taskscaler._state import default_directory
 
-    return f"kept in {storage.dir or default_directory()}"
+    try:
+        return f"kept in {storage.dir or default_directory()}"
+    except JournalError as error:
+        return str(error)

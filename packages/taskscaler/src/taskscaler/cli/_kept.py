@@ -91,7 +91,7 @@ def attach(key: str, socket: Place | None, *, offset: int) -> int:
 
 def is_kept(place: Place, key: str) -> bool:
     """Whether a lease is kept under a key that no client has, or one that was killed."""
-    held = _lease_under(place, key)
+    held = lease_under(place, key)
     return held is not None and _is_free(place, held)
 
 
@@ -113,7 +113,7 @@ async def take_up(scaler: "remote.Taskscaler", place: Place, key: str, timeout: 
         try:
             return await scaler.reattach(key, timeout=timeout)
         except (KeyInUse, NotDetached) as error:
-            held = await anyio.to_thread.run_sync(_lease_under, place, key)
+            held = await anyio.to_thread.run_sync(lease_under, place, key)
             if held is None:
                 raise
             if not _is_free(place, held) or anyio.current_time() > deadline:
@@ -217,10 +217,10 @@ def _refused(key: str) -> int:
     """Refuse a key that nobody can have; returns the exit status, 0 if it is in order."""
     if key:
         return 0
-    return report_errors([WrongArguments("KEY is empty; `taskscaler leases` lists those that there are")], WRONG)
+    return report_errors([WrongArguments("KEY is empty; `taskscaler leases` lists all leases")], WRONG)
 
 
-def _lease_under(place: Place, key: str) -> Mapping[str, Any] | None:
+def lease_under(place: Place, key: str) -> Mapping[str, Any] | None:
     """Give the lease under a key, as the daemon describes it; None: there is none."""
     leases = ask(place, "GET", "/leases")["leases"]
     return next((each for each in leases if each["key"] == key), None)
@@ -228,8 +228,13 @@ def _lease_under(place: Place, key: str) -> Mapping[str, Any] | None:
 
 def _is_free(place: Place, lease: Mapping[str, Any]) -> bool:
     """Whether a lease is kept, and its client is gone, also if the daemon has not noticed that it was killed."""
-    if not lease["kept"] or lease["pid"] is None:
-        return bool(lease["kept"])
+    return bool(lease["kept"]) and is_left(place, lease)
+
+
+def is_left(place: Place, lease: Mapping[str, Any]) -> bool:
+    """Whether a lease has no client, or one that was killed, for all that can be seen from here."""
+    if lease["pid"] is None:
+        return True
     if not lease["pid"] or isinstance(place, DaemonUrl):  # it is not known, or is one of another machine
         return False
     try:

@@ -21,7 +21,9 @@ from fleeting.cli import SIGNALLED, SUCCEEDED, WRONG, outcome, report_errors
 from fleeting.cli.streaming import UNABLE, Arriving
 from fleeting.config import harmless
 from fleeting.errors import WrongArguments
-from taskscaler._errors import LeaseLost, NotDetached
+from taskscaler._errors import DaemonRefused, LeaseLost, NotDetached
+from taskscaler._kept_bounds import DEFAULT_TIME
+from taskscaler._left_there import remove_all
 from taskscaler._socket import Place, check_ours, find_socket, is_ours
 from taskscaler.cli._ask import check_installed
 from taskscaler.cli._console import PatientConsole
@@ -41,11 +43,20 @@ FIRST_WORD = 2.0
 LONGEST_SILENCE = 60.0
 """Seconds of waiting between two words at most: the second comes after twice as long as the first, and so on."""
 
+TTL = 30.0
+"""Seconds after which the daemon takes this process for dead if it hears nothing of it; its slot is lost then."""
+
 GRACE = 10.0
 """Seconds that a command has to end by itself once its slot is lost."""
 
-PASSING = 30.0
-"""Seconds after which the daemon removes what was brought along, if this process was killed."""
+PASSING = 30.25
+"""Seconds after which the daemon removes what runs there, and what was brought along, if this process was killed.
+
+Nobody asks for as many by hand: a lease that has them was left by a command that was killed.
+"""
+
+CLEANING = 5.0
+"""Seconds that a command's traces on its instance may take to be removed from here."""
 
 GONE_YET = 0.1
 """Seconds between two looks whether what a command has started has ended, too."""
@@ -167,7 +178,7 @@ class _Leased:
             await tasks.start(self._heed_signals)
             with self._scope:
                 try:
-                    async with remote.connect(self.socket) as scaler:
+                    async with remote.connect(self.socket, ttl=TTL) as scaler:
                         with anyio.CancelScope() as self._scope:  # not the whole: the daemon is to hear of the end
                             status = await self._run_with(scaler)
                 except LeaseLost as error:
@@ -202,21 +213,75 @@ class _Leased:
 
     async def _use(self, scaler: "remote.Taskscaler", lease: "Lease") -> int:
         wish = self.wish
-        if self.again or wish.keep or wish.leave or wish.sync:
-            self._kept = await self._keep(scaler, lease)
+        if stays := self.again or wish.keep or wish.leave or wish.sync:
+            self._kept = await self._keep(scaler, lease, as_before=self.again)
             self._stays = self._stays or wish.keep
+            if self.again:
+                self._kept = await self._go_on(scaler, lease, self._kept)
         if not wish.there:
+            if self.again and self._kept is not None and self._kept.there:
+                await There(lease=lease, kept=self._kept, again=True).end_left()
             return await self._run_here(lease)
+        if not stays:
+            return await self._run_there(scaler, lease)
         there = There(lease=lease, kept=self._kept, again=self.again)
-        stdin = Arriving(sys.stdin.fileno()) if wish.stdin else None
+        stdin = self._stdin
         if not wish.leave:
             return await there.run(wish.command, stdin, self.tree)
         await there.start(wish.command, stdin, self.tree)
         self._stays = True
         return SUCCEEDED
 
-    async def _keep(self, scaler: "remote.Taskscaler", lease: "Lease") -> "KeptFacts":
-        """Have the daemon keep it if this process is killed, and remove what was left there."""
+    @property
+    def _stdin(self) -> Arriving | None:
+        return Arriving(sys.stdin.fileno()) if self.wish.stdin else None
+
+    async def _run_there(self, scaler: "remote.Taskscaler", lease: "Lease") -> int:
+        """Run a command that leaves nothing: should this process be killed, the daemon ends it, as it does with all."""
+        try:
+            self._kept = await self._keep(scaler, lease)
+        except DaemonRefused as error:
+            self._say(f"the command may work on if this process is killed, because the slot is not kept: {error}")
+        there = There(lease=lease, kept=self._kept, again=False)
+        status = await there.run(self.wish.command, self._stdin, None)
+        if self._kept is not None:
+            with suppress(FleetingError), anyio.move_on_after(CLEANING):  # else the daemon does it
+                await there.clean_up()
+                self._kept = await self._keep(scaler, lease, there=False)
+        return status
+
+    async def _go_on(self, scaler: "remote.Taskscaler", lease: "Lease", left: "KeptFacts") -> "KeptFacts":
+        """Go on with what was kept, for as long as is wanted now; its `ttl` until now says whether it was to be."""
+        if left.ttl == PASSING:
+            return await self._begin_anew(scaler, lease, left)
+        return left if self.wish.ttl is None else await self._keep(scaler, lease)
+
+    async def _begin_anew(self, scaler: "remote.Taskscaler", lease: "Lease", left: "KeptFacts") -> "KeptFacts":
+        """Leave nothing of a command that was killed, which had not wanted to keep the slot."""
+        if left.there:
+            async with lease.dial() as connection:
+                await remove_all(connection, left.name, noted=left.noted)
+        self.again, self._stays = False, self.wish.keep
+        return await self._keep(scaler, lease, ttl=DEFAULT_TIME)
+
+    async def _keep(
+        self,
+        scaler: "remote.Taskscaler",
+        lease: "Lease",
+        *,
+        there: bool | None = None,
+        ttl: float | None = None,
+        as_before: bool = False,
+    ) -> "KeptFacts":
+        """Have the daemon keep it if this process is killed, and remove what was left there.
+
+        Args:
+            scaler: Who has it.
+            lease: What is kept.
+            there: Whether something is left there. None: as before, or if the command runs there.
+            ttl: For how long, where nobody has said.
+            as_before: Whether it is kept for as long as until now, whatever is wanted.
+        """
         from taskscaler.remote._scaler import keep_for_command
 
         wish = self.wish
@@ -224,10 +289,10 @@ class _Leased:
         return await keep_for_command(
             scaler,
             lease,
-            ttl=PASSING if passing else wish.ttl,
+            ttl=PASSING if passing else None if as_before else ttl if wish.ttl is None else wish.ttl,
             idle_timeout=wish.idle_timeout,
             stays=True if wish.keep else None if self.again else False,
-            there=True if wish.there else None,
+            there=True if wish.there and there is None else there,
         )
 
     def _let_go(self, lease: "Lease") -> None:

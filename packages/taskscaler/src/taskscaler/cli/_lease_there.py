@@ -14,7 +14,15 @@ from fleeting.cli import SIGNALLED
 from fleeting.cli.streaming import Arriving, passed_on, run_through, status_of
 from fleeting.connectors import RunsDetached, Sink
 from fleeting.errors import NameTaken, NameUnknown
-from taskscaler._left_there import command_name, directory_of, is_running
+from taskscaler._left_there import (
+    command_name,
+    directory_of,
+    end_registered,
+    is_posix,
+    is_running,
+    registering,
+    remove_directory,
+)
 from taskscaler.cli._bring_along import bring, find_tree
 from taskscaler.cli._work_tree import WorkTree
 
@@ -38,9 +46,28 @@ class There:
     """Whether it was used before."""
 
     async def run(self, command: str | Sequence[str], stdin: Arriving | None, tree: WorkTree | None) -> int:
-        """Run a command whose outputs are ours; returns the exit status."""
+        """Run a command whose outputs are ours; returns the exit status.
+
+        Should this process be killed, the daemon ends the command, if the lease is kept.
+        """
         async with self.lease.dial() as connection:
-            return await run_through(connection, command, stdin, cwd=await self._directory(connection, tree))
+            if self.kept is None:
+                return await run_through(connection, command, stdin)
+            await self._end_left(connection)
+            cwd = await self._directory(connection, tree)
+            if not is_posix(connection):
+                return await run_through(connection, command, stdin)
+            return await run_through(connection, registering(self._name, command, cwd), stdin)
+
+    async def end_left(self) -> None:
+        """End what a command that was killed here has left running there."""
+        async with self.lease.dial() as connection:
+            await self._end_left(connection)
+
+    async def clean_up(self) -> None:
+        """Leave nothing of a command that has ended, where nothing else was left."""
+        async with self.lease.dial() as connection:
+            await remove_directory(connection, self._name)
 
     async def start(self, command: str | Sequence[str], stdin: Arriving | None, tree: WorkTree | None) -> None:
         """Start a command that runs on when this process has ended.
@@ -52,6 +79,7 @@ class There:
         async with self.lease.dial() as connection:
             detached = _detached(connection, self.lease)
             name = command_name(self._name)
+            await self._end_left(connection)
             if self.again:
                 if await is_running(connection, self._name):
                     key = shlex.quote(self.lease.key)
@@ -107,6 +135,10 @@ class There:
         if self.kept is None:
             raise AssertionError("nothing is left there by a lease that is not kept")
         return self.kept.name
+
+    async def _end_left(self, connection: Connection) -> None:
+        if self.again and is_posix(connection):
+            await end_registered(connection, self._name)
 
     async def _directory(self, connection: Connection, tree: WorkTree | None) -> str | None:
         """Where the command runs: in the tree that is brought, or was before; None: where commands start."""

@@ -1,56 +1,43 @@
-"""Where the libraries' own log goes while a command runs: into a file, not between the lines of the display."""
+"""Where the libraries' own log goes while a command runs: into a file, to standard error, or to systemd's journal."""
 
-import json
 import logging
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from io import TextIOWrapper
 from pathlib import Path
-from time import gmtime
-from typing import TextIO
+from typing import IO
 
 from fleeting.plugins import open_private
+from taskscaler._fleet_log import log as units
+from taskscaler.cli._journald import JournalHandler, is_journal
+from taskscaler.cli._log_formats import FORMATTERS, EventFormatter, LogFormat
 
-_EVERY_RECORD_HAS = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime"}
-
-
-class EventFormatter(logging.Formatter):
-    """One line per event: time, level, logger, the event's name, then what belongs to it as ``key=value``."""
-
-    def __init__(self) -> None:
-        """Times are UTC, as in the results."""
-        super().__init__("%(asctime)sZ %(levelname)s %(name)s %(message)s", "%Y-%m-%dT%H:%M:%S")
-        self.converter = gmtime
-
-    def format(self, record: logging.LogRecord) -> str:
-        """Append the event's own keys."""
-        return " ".join([super().format(record), *(f"{key}={value!r}" for key, value in _own(record).items())])
+log = logging.getLogger("taskscaler.cli")
 
 
-class JsonFormatter(EventFormatter):
-    """One JSON object per event and line: the same, for programs."""
+class _Quiet(logging.StreamHandler[IO[str]]):
+    """Where nothing can be written, no traceback is printed for each event, among those that can."""
 
-    def format(self, record: logging.LogRecord) -> str:
-        """Write the event and its own keys."""
-        event = {
-            "time": f"{self.formatTime(record, self.datefmt)}Z",
-            "level": record.levelname.lower(),
-            "logger": record.name,
-            "event": record.getMessage(),
-            **_own(record),
-        }
-        if record.exc_info:
-            event["error"] = self.formatException(record.exc_info)
-        return json.dumps(event, default=str)
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802  (logging's own name)
+        """Go on."""
 
 
-def _own(record: logging.LogRecord) -> dict[str, object]:
-    """What belongs to an event."""
-    return {key: value for key, value in vars(record).items() if key not in _EVERY_RECORD_HAS}
+class _Shared(_Quiet):
+    """Writes to a terminal whose picture another part of the program paints: what that puts there takes the lines."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write to what standard error is now."""
+        self.stream = sys.stderr
+        super().emit(record)
 
 
-class _Handler(logging.FileHandler):
+class _ToFile(logging.FileHandler):
     """Writes the log, for our user alone; where it cannot be written, no traceback is printed for each event."""
+
+    def handle(self, record: logging.LogRecord) -> bool:
+        """Leave out single units of work, which the results have themselves."""
+        return record.name != units.name and bool(super().handle(record))
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write the record; the file is opened for the first one, and that may fail, too."""
@@ -66,39 +53,67 @@ class _Handler(logging.FileHandler):
         return open(self.baseFilename, "a", encoding=self.encoding, errors=self.errors, opener=open_private)
 
 
-def logging_to(path: Path | None) -> AbstractContextManager[None]:
-    """Log into *path*, or nowhere, while the body runs; events of the fleet from INFO up."""
-    if path is None:
-        return _logging(logging.NullHandler())
-    return _logging(_Handler(path, encoding="utf-8", errors="backslashreplace", delay=True))
+def logging_to(path: Path | None, style: LogFormat | None = None) -> AbstractContextManager[None]:
+    """Log into *path*, or nowhere, while the body runs; events of the fleet from INFO up.
+
+    Args:
+        path: The file, which is for people.
+        style: How events are also written on standard error; None: they are not.
+    """
+    handlers: list[logging.Handler] = [logging.NullHandler()]
+    if path is not None:
+        handlers = [_ToFile(path, encoding="utf-8", errors="backslashreplace", delay=True)]
+        handlers[0].setFormatter(EventFormatter())
+    if style is not None:
+        handlers.append(_on(sys.stderr, style))
+    return _logging(handlers, units_too=style is not None)
 
 
 def logging_on(
-    stream: TextIO, *, also: Sequence[str] = (), level: int = logging.INFO, as_json: bool = False
+    stream: IO[str], *, also: Sequence[str] = (), level: int = logging.INFO, style: LogFormat = "text"
 ) -> AbstractContextManager[None]:
     """Log to a stream, for a service manager to keep; of other libraries *also*, by their names."""
-    formatter = JsonFormatter() if as_json else EventFormatter()
-    return _logging(logging.StreamHandler(stream), also, level, formatter)
+    return _logging([_on(stream, style)], also, level)
+
+
+def note(sentence: str) -> None:
+    """Have a sentence for people be an event, where standard error has events alone."""
+    level = logging.WARNING if sentence.startswith("warning: ") else logging.INFO
+    log.log(level, "notice", extra={"text": sentence})
+
+
+def _on(stream: IO[str], style: LogFormat) -> logging.Handler:
+    """Write events to a stream, or to the journal if that is where it leads."""
+    handler = _Shared(stream) if stream is sys.stderr and stream.isatty() else _Quiet(stream)
+    handler.setFormatter(FORMATTERS[style]())
+    if style != "journal" or not is_journal(stream):
+        return handler
+    return JournalHandler(handler)
 
 
 @contextmanager
 def _logging(
-    handler: logging.Handler,
+    handlers: Sequence[logging.Handler],
     also: Sequence[str] = (),
     level: int = logging.INFO,
-    formatter: logging.Formatter | None = None,
+    *,
+    units_too: bool = True,
 ) -> Iterator[None]:
-    handler.setFormatter(formatter or EventFormatter())
     loggers = [logging.getLogger(name) for name in ("fleeting", "taskscaler", *also)]
+    units.setLevel(logging.NOTSET if units_too else logging.WARNING)
     for logger in loggers:
-        logger.addHandler(handler)
         logger.setLevel(level)
         logger.propagate = False
+        for handler in handlers:
+            logger.addHandler(handler)
     try:
         yield
     finally:
+        units.setLevel(logging.NOTSET)
         for logger in loggers:
-            logger.removeHandler(handler)
             logger.setLevel(logging.NOTSET)
             logger.propagate = True
-        handler.close()
+            for handler in handlers:
+                logger.removeHandler(handler)
+        for handler in handlers:
+            handler.close()

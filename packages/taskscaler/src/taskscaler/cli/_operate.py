@@ -1,13 +1,17 @@
 """What operators do with a daemon: one question or wish, and the answer for people or as JSON."""
 
+import json
+import sys
 from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
 
-from fleeting.cli import FAILED
+from fleeting.cli import FAILED, SUCCEEDED, outcome
+from fleeting.plugins import span
 from taskscaler._socket import Place
 from taskscaler.cli._ask import LONG, ask, show
 from taskscaler.cli._paragraphs import Row
+from taskscaler.cli._text import amount
 from taskscaler.diagnose._explain import STATES
 
 
@@ -43,6 +47,20 @@ def hold(socket: Place | None, verb: str, instance: str, why: str, *, as_json: b
     )
 
 
+def link(socket: Place | None, *, changes: bool, as_json: bool) -> int:
+    """Print a link to the status page, alone on standard output, so that it can be opened by a program."""
+
+    def run() -> int:
+        data = ask(socket, "POST", "/link", json={"changes": changes})
+        print(json.dumps(data, indent=2) if as_json else data["url"])  # noqa: T201  (what was asked for)
+        if not as_json:
+            what = "to look and to change" if data["changes"] else "to look"
+            print(f"good once, within {span(data['seconds'])}, {what}", file=sys.stderr)  # noqa: T201
+        return SUCCEEDED
+
+    return outcome(run)
+
+
 def reload(socket: Place | None, *, as_json: bool) -> int:
     """Have the daemon read its file again."""
     return show(partial(ask, socket, "POST", "/reload", json={}), _reload_rows, as_json=as_json)
@@ -59,7 +77,8 @@ def drain(socket: Place | None, timeout: float | None, *, delete: bool, as_json:
         rest = "its instances are being deleted" if delete else "its instances stay"
         if drained[0]:
             return [("drain", f"no lease is held; the daemon ends, and {rest}")]
-        return [("drain", "leases are still held; the daemon hands out no more slots, and ends with the last one")]
+        why = "leases are still held; the daemon hands out no more slots, and ends with the last one"
+        return [("drain", why), ("next", "taskscaler leases")]
 
     answered = partial(ask, socket, "POST", "/drain", json=sent, timeout=patience)
     ended = show(answered, rows, as_json=as_json)
@@ -72,10 +91,27 @@ def _status_rows(data: Mapping[str, Any]) -> Iterator[Row]:
     slots = ", ".join(f"{count} {state}" for state, count in data["capacity"].items() if count)
     yield "slots", slots or "none"
     yield from (("pool", f"{name}: {counts}") for name, counts in data["pools"].items())
+    yield from cost_rows(data.get("cost") or {"pools": {}})
     kept = f"; {data['kept']} kept without one" if data["kept"] else ""
     yield "clients", f"{data['clients']}, with {data['leases']} leases{kept}"
     yield "batches", f"{data['batches']}, with {data['jobs']} jobs running"
     yield from (("jobs", sentence) for sentence in data["owners"])
+
+
+def cost_rows(cost: Mapping[str, Any]) -> Iterator[Row]:
+    """Say what the pools have come to since the daemon began, and all together."""
+    for name, pool in cost["pools"].items():
+        spent = None if pool["cost"] is None else {pool["currency"]: pool["cost"]}
+        at = "" if spent is None else f" at {pool['price_per_hour']:g} an hour"
+        yield "cost", f"{name}: {_spent(pool['instance_hours'], spent)}{at}"
+    if len(cost["pools"]) > 1:
+        unknown = "price unknown, at least in part"
+        yield "cost", f"in all: {_spent(cost['instance_hours'], cost['in_all'], unknown=unknown)}"
+
+
+def _spent(hours: float, spent: Mapping[str, float] | None, *, unknown: str = "price unknown") -> str:
+    money = unknown if spent is None else " and ".join(f"{amount(each)} {name}".strip() for name, each in spent.items())
+    return f"{amount(hours)} instance-hours, {money}"
 
 
 def _instance_rows(data: Mapping[str, Any]) -> Iterator[Row]:

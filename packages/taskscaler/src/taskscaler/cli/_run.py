@@ -9,6 +9,7 @@ from functools import partial
 from itertools import chain, count
 from pathlib import Path
 from shlex import quote
+from typing import TYPE_CHECKING
 
 import anyio
 from anyio import to_thread
@@ -25,6 +26,7 @@ from fleeting.plugins import make_private, one_line
 from taskscaler import _old_record
 from taskscaler._errors import NotRecorded, RecordUnreadable, ResultsInTheWay
 from taskscaler._jobsfile import Defaults, Format, Runnable, Source, StreamJobs, keep
+from taskscaler._tracer import Tracer
 from taskscaler.batch import (
     Batch,
     BatchState,
@@ -36,6 +38,7 @@ from taskscaler.batch import (
     Over,
     Results,
 )
+from taskscaler.batch._followed import Following
 from taskscaler.batch._job import planned
 from taskscaler.batch._pace import Pace
 from taskscaler.cli._changes import changes, changes_of_fleet
@@ -43,12 +46,16 @@ from taskscaler.cli._choice import Choice, Wishes, choose
 from taskscaler.cli._console import PatientConsole
 from taskscaler.cli._for_ci import ForCI
 from taskscaler.cli._log import logging_to
+from taskscaler.cli._log_formats import LogFormat
 from taskscaler.cli._progress import Picture, Progress, progress_for
 from taskscaler.cli._report import make_report
 from taskscaler.cli._run_fleet import RunFleet, read_for
 from taskscaler.cli._since_begun import depends_on_disk, sayings
 from taskscaler.cli._summary import print_summary
 from taskscaler.cli._timeline import leave_timeline
+
+if TYPE_CHECKING:  # it imports the client library, which need not be there
+    from taskscaler.observers._batches import OfBatches
 
 _WRONG = (*WRONG_FILE, WrongArguments, ResultsInTheWay, CannotResume, RecordUnreadable, NotRecorded)
 """What is wrong with a file or an argument, before anything has begun."""
@@ -62,20 +69,31 @@ MOST_DRAWN = 100_000
 _HINT = "no more jobs start, running jobs finish; press Ctrl-C again to stop at once"
 
 
-def run_jobs_file(path: Path, output: Path | None, wishes: Wishes, for_ci: ForCI, *, socket: Path | None) -> int:
+def run_jobs_file(
+    path: Path,
+    output: Path | None,
+    wishes: Wishes,
+    for_ci: ForCI,
+    *,
+    socket: Path | None,
+    metrics: str | None = None,
+    traces: bool = False,
+    style: LogFormat | None = None,
+) -> int:
     """Run the batch, on the fleet of the daemon with a *socket* if there is one; returns the exit status.
 
     What goes wrong is printed on standard error.
     """
     try:
         file, fleet = read_for(path, socket)
+        fleet.show(metrics, traces=traces)
         choice = choose(wishes, planned(file.jobs), None)
         results, made = _results_in(output) if output else new_results(_named_after(path))
     except _WRONG as error:
         return report_errors([error], WRONG)
     try:
         events = EventLog(results, pools=fleet.pools, jobs_file=path, text=file.text, socket=socket)
-        return _run_all(file, fleet, events, choice, for_ci)
+        return _run_all(file, fleet, events, choice, for_ci, style=style)
     finally:
         _remove_empty(made)  # they are, if the batch could not be begun
 
@@ -88,6 +106,9 @@ def run_stream(
     *,
     format_: Format | None,
     socket: Path | None,
+    metrics: str | None = None,
+    traces: bool = False,
+    style: LogFormat | None = None,
 ) -> int:
     """Run the jobs of standard input on the fleet of a file; returns the exit status, as `run_jobs_file`."""
 
@@ -104,9 +125,10 @@ def run_stream(
 
     def run() -> int:
         file, fleet = read_for(path, socket, source)
+        fleet.show(metrics, traces=traces)
         choice = choose(wishes, file.jobs.plan, None)
         events = EventLog(results, pools=fleet.pools, jobs_file=path, text=file.text, streamed=True, socket=socket)
-        return _run_all(file, fleet, events, choice, for_ci)
+        return _run_all(file, fleet, events, choice, for_ci, style=style)
 
     try:
         results, made = _results_in(output) if output else new_results(_named_after(path))
@@ -128,7 +150,15 @@ def _remove_empty(directories: Iterable[Path]) -> None:
             directory.rmdir()
 
 
-def resume_batch(directory: Path, wishes: Wishes, for_ci: ForCI) -> int:
+def resume_batch(
+    directory: Path,
+    wishes: Wishes,
+    for_ci: ForCI,
+    *,
+    metrics: str | None = None,
+    traces: bool = False,
+    style: LogFormat | None = None,
+) -> int:
     """Go on with the batch whose results are in *directory*, and return the exit status, as `run_jobs_file`."""
     results = Results(directory)
     try:
@@ -142,6 +172,7 @@ def resume_batch(directory: Path, wishes: Wishes, for_ci: ForCI) -> int:
             return _report_over(events.past, events.past.over, results)
         try:
             file, fleet = _read_again(events)
+            fleet.show(metrics, traces=traces)
             plan = planned(file.jobs)
             choice = choose(wishes, plan, events.past)
         except _WRONG as error:
@@ -152,7 +183,7 @@ def resume_batch(directory: Path, wishes: Wishes, for_ci: ForCI) -> int:
             said = sayings(events.text, file.text, plan, events.past, frozenset(choice.rerun))
             choice = evolve(choice, notes=(*choice.notes, *said))
         events.pools, events.text = fleet.pools, file.text
-        return _run_all(file, fleet, events, choice, for_ci)
+        return _run_all(file, fleet, events, choice, for_ci, style=style)
 
 
 def _read_again(events: EventLog) -> tuple[Runnable, RunFleet]:
@@ -219,12 +250,14 @@ def _report_nothing_left(choice: Choice, past: BatchState, results: Results) -> 
     return SUCCEEDED if choice.content(past) else FAILED
 
 
-def _run_all(file: Runnable, fleet: RunFleet, events: EventLog, choice: Choice, for_ci: ForCI) -> int:
+def _run_all(
+    file: Runnable, fleet: RunFleet, events: EventLog, choice: Choice, for_ci: ForCI, *, style: LogFormat | None
+) -> int:
     async def run_batch() -> int:
         return await _Run(file, fleet, events, PatientConsole(), choice, for_ci).run()
 
     def run() -> int:
-        with closing(events), logging_to(events.results.fleet_log):
+        with closing(events), logging_to(events.results.fleet_log, style):
             return anyio.run(run_batch)
 
     return outcome(run)
@@ -282,6 +315,9 @@ class _Run:
     for_ci: ForCI = field(factory=ForCI)
     ended_by: int | None = None
     """The first signal that asked for an end."""
+
+    shown: "OfBatches | None" = field(default=None, init=False)
+    """Its jobs, for Prometheus, if that is wanted."""
 
     batch: Batch = field(init=False)
     progress: Progress = field(init=False)
@@ -345,14 +381,27 @@ class _Run:
             rerun=self.choice.rerun,
             fail_fast=self.choice.fail_fast,
             most_waiting=self.fleet.most_waiting,
+            following=None if self.fleet.traces is None else self._following(self.fleet.traces.tracer),
         )
         self.pace = Pace.of(self.batch.state)
+        if self.fleet.metrics is not None:
+            from taskscaler.observers._batches import OfBatches
+
+            self.shown = OfBatches(self.fleet.metrics.families, lambda: [self.batch.state])
+            self.fleet.metrics.registry.register(self.shown)
+
+    def _following(self, tracer: Tracer) -> Following:
+        """How the jobs are followed; the batch is called as its jobs file is."""
+        jobs_file = self.events.jobs_file
+        return Following(tracer=tracer, pipeline="" if jobs_file is None else jobs_file.stem)
 
     def _observe(self, change: JobChanged) -> None:
         attempts = change.record.attempts
         if attempts and attempts[-1].ended == change.at:
             self.pace.learn(attempts[-1])
         self.fleet.changed(change)
+        if self.shown is not None:
+            self.shown.changed(change)
         self.progress.changed(change)
 
     async def _run_batch(self) -> None:
@@ -360,6 +409,10 @@ class _Run:
             async with self.fleet.opened():
                 self.starting = None
                 self.opened.set()
+                if self.fleet.metrics is not None and self.fleet.metrics.url:
+                    self.progress.say(f"metrics: {self.fleet.metrics.url}")
+                if self.fleet.traces is not None and self.fleet.traces.endpoint:
+                    self.progress.say(f"traces: {self.fleet.traces.endpoint}")
                 async with anyio.create_task_group() as display:
                     display.start_soon(self.progress.show)
                     await self.batch.run()

@@ -12,7 +12,10 @@ import anyio
 from attrs import define, evolve, field
 
 from fleeting import Clock
+from fleeting.errors import WrongArguments
+from taskscaler._cost import Spending
 from taskscaler._errors import NoDaemon
+from taskscaler._fleet_log import FleetLog
 from taskscaler._jobsfile import JobsFile, Runnable, Source, read_guest_file, read_jobs_file
 from taskscaler._observe import ScalerObserver
 from taskscaler._open_files import allow_open_files
@@ -24,12 +27,18 @@ from taskscaler.batch._share import RunShare
 from taskscaler.batch._used import UsedInstances
 from taskscaler.cli._ask import check_installed
 from taskscaler.diagnose._explain import InstanceView
+from taskscaler.observers._finding import with_metrics, with_traces
 
 if TYPE_CHECKING:
     from taskscaler import remote
+    from taskscaler.observers.metrics import Metrics
+    from taskscaler.observers.traces import Traces
 
 MOST_CONNECTIONS = 1_000
 """On which jobs of one batch wait for a daemon's slots; its fleet grows by as many at a time."""
+
+_NOT_FOLLOWED = "--traces follows jobs on a run's own fleet, and this one is a daemon's; give taskscaler serve --traces"
+_NOT_OURS = "--metrics shows a run's own fleet, and this one is a daemon's; give taskscaler serve --metrics"
 
 LOOK_INTERVAL = 1.0
 """Seconds between two looks at a daemon's fleet, which may be large, and has others to answer."""
@@ -56,6 +65,21 @@ class RunFleet(ABC):
     log_external_ip: bool = False
     most_waiting: int | None = None
     """Jobs that wait for slots at once; None: as many as a scaler here has to do with."""
+
+    metrics: "Metrics | None" = None
+    """What shows it to Prometheus, if anything does."""
+
+    traces: "Traces | None" = None
+    """What follows its jobs, if anything does."""
+
+    @abstractmethod
+    def show(self, listen: str | None, *, traces: bool = False) -> None:
+        """Have metrics shown on an address, and jobs followed, as a command line wants it; else as the file has it.
+
+        Raises:
+            WrongArguments: They cannot be.
+            ConfigError: The environment asks for something that cannot be had.
+        """
 
     @abstractmethod
     def prepare(self, events: EventLog, clock: Clock) -> Scaler:
@@ -92,6 +116,7 @@ class OwnFleet(RunFleet):
     """The one that the jobs file describes."""
 
     file: JobsFile
+    observers: Sequence[ScalerObserver] = ()
     scaler: Taskscaler = field(init=False)
 
     @classmethod
@@ -99,15 +124,28 @@ class OwnFleet(RunFleet):
         """Take what the file says."""
         return cls(
             file=file,
+            observers=file.observers,
             pools=PoolFacts.of(file.autoscaler),
             patience=file.autoscaler.instance_acquire_timeout,
             log_internal_ip=file.autoscaler.log_internal_ip,
             log_external_ip=file.autoscaler.log_external_ip,
         )
 
+    def show(self, listen: str | None, *, traces: bool = False) -> None:
+        """See above."""
+        self.observers, self.metrics = with_metrics(self.observers, listen)
+        self.observers, self.traces = with_traces(self.observers, wanted=traces)
+
     def prepare(self, events: EventLog, clock: Clock) -> Scaler:
         """Make it, with the log among its observers."""
-        observers: list[ScalerObserver] = [events, *self.file.observers]
+        observers: list[ScalerObserver] = [events, FleetLog(), *self.observers]
+        if self.metrics is not None:
+            from taskscaler.observers._costs import OfCosts  # the client library need not be there
+
+            spending = Spending.at({pool.name: pool.tariff for pool in self.file.autoscaler.all_pools})
+            observers.append(spending.hear)
+            costs = OfCosts(self.metrics.families, lambda: spending.so_far(clock.now()))
+            self.metrics.registry.register(costs)
         self.scaler = self.file.autoscaler.scaler(self.file.groups, clock=clock, observers=observers)
         return self.scaler
 
@@ -162,6 +200,13 @@ class DaemonFleet(RunFleet):
         Whoever waits has a connection open, here and at the daemon.
         """
         return cls(place=place, socket=place, most_waiting=max(1, min(MOST_CONNECTIONS, allow_open_files() // 4)))
+
+    def show(self, listen: str | None, *, traces: bool = False) -> None:
+        """Refuse: the fleet is the daemon's, which shows it itself, and follows its leases."""
+        if listen is not None:
+            raise WrongArguments(_NOT_OURS)
+        if traces:
+            raise WrongArguments(_NOT_FOLLOWED)
 
     def prepare(self, events: EventLog, clock: Clock) -> Scaler:
         """Make this batch's share of it. A command that was killed is succeeded by the one that resumes its batch."""

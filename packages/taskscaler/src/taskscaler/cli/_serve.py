@@ -6,13 +6,17 @@ from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from string import Template
+from typing import TYPE_CHECKING
 
 from attrs import frozen
 
 from fleeting import PluginNotFound
-from fleeting.cli import SUCCEEDED, WRONG, WRONG_FILE, report_errors
+from fleeting.cli import EXPECTED, FAILED, SUCCEEDED, WRONG, WRONG_FILE, report_errors
 from fleeting.errors import WrongArguments
 from taskscaler._errors import NoDaemon
+
+if TYPE_CHECKING:
+    from taskscaler.cli._log_formats import LogFormat
 
 _UNIT = Template("""\
 [Unit]
@@ -30,9 +34,20 @@ RestartSec=2
 TimeoutStopSec=$timeout
 # Instances of the plugin "local" are processes of this service, and outlive a restart of it.
 KillMode=process
-
+$shared
 [Install]
 WantedBy=default.target
+""")
+
+_RUNTIME = """\
+# Members of the group find the socket in /run/taskscaler, which other fleets may share.
+RuntimeDirectory=taskscaler
+RuntimeDirectoryPreserve=yes
+"""
+
+_SHARED = Template("""\
+${runtime}# This is for the system's manager, in /etc/systemd/system; give it a user of its own: User=NAME
+SupplementaryGroups=$group
 """)
 
 _MARGIN = 30
@@ -40,14 +55,36 @@ _MARGIN = 30
 
 
 @frozen(kw_only=True)
-class Tcp:
-    """Where the daemon listens over TCP, as the command line has it."""
-
+class _Listens:
     host: str
     port: int
-    token: Path | None
     certificate: Path | None
     key: Path | None
+
+    @property
+    def place(self) -> str:
+        """Write it as on the command line."""
+        return f"{f'[{self.host}]' if ':' in self.host else self.host}:{self.port}"
+
+    @property
+    def tls(self) -> Iterator[tuple[str, Path]]:
+        """Give the options of TLS."""
+        given = {"tls-cert": self.certificate, "tls-key": self.key}
+        yield from ((name, path) for name, path in given.items() if path is not None)
+
+
+@frozen(kw_only=True)
+class Tcp(_Listens):
+    """Where the daemon listens over TCP, as the command line has it."""
+
+    token: Path | None
+
+
+@frozen(kw_only=True)
+class Page(_Listens):
+    """Where it shows the status page, as the command line has it."""
+
+    without_link: bool = False
 
 
 @frozen(kw_only=True)
@@ -62,6 +99,13 @@ class Served:
     group: str | None
     stop_timeout: float
     tcp: Tcp | None
+    page: Page | None = None
+    log_format: "LogFormat" = "text"
+    metrics: str | None = None
+    """Where Prometheus finds the metrics; None: as the file has it."""
+
+    traces: bool = False
+    """Whether jobs are followed; else as the file has it."""
 
     def words(self) -> Iterator[str]:
         """Give the arguments that mean the same, wherever they are given."""
@@ -74,10 +118,28 @@ class Served:
         if self.group is not None:
             yield f"--socket-group={self.group}"
         if self.tcp is not None:
-            host = f"[{self.tcp.host}]" if ":" in self.tcp.host else self.tcp.host
-            yield f"--listen={host}:{self.tcp.port}"
-            files = {"token-file": self.tcp.token, "tls-cert": self.tcp.certificate, "tls-key": self.tcp.key}
-            yield from (f"--{name}={path.absolute()}" for name, path in files.items() if path is not None)
+            yield f"--listen={self.tcp.place}"
+            if self.tcp.token is not None:
+                yield f"--token-file={self.tcp.token.absolute()}"
+        if self.page is not None:
+            yield f"--http={self.page.place}"
+            if self.page.without_link:
+                yield "--http-no-link"
+        yield from dict.fromkeys(
+            f"--{name}={path.absolute()}"
+            for each in (self.tcp, self.page)
+            if each is not None
+            for name, path in each.tls
+        )
+        yield from self._shown()
+        if self.log_format != "text":
+            yield f"--log-format={self.log_format}"
+
+    def _shown(self) -> Iterator[str]:
+        if self.metrics is not None:
+            yield f"--metrics={self.metrics}"
+        if self.traces:
+            yield "--traces"
 
 
 def serve_fleet(served: Served, *, unit: bool) -> int:
@@ -88,22 +150,35 @@ def serve_fleet(served: Served, *, unit: bool) -> int:
     from taskscaler.serve import place_of, read_fleet_file, run_daemon
     from taskscaler.serve._tcp import Listen
 
-    tcp = served.tcp
+    tcp, page = served.tcp, served.page
     try:
-        file = read_fleet_file(served.path, served.runner)
+        file = read_fleet_file(served.path, served.runner).shown(served.metrics, traces=served.traces)
         place = place_of(served.path, served.socket, served.group)
         listen = None
         if tcp is not None:
             token = tcp.token or file.token
             listen = Listen(host=tcp.host, port=tcp.port, token=token, certificate=tcp.certificate, key=tcp.key)
-    except (*WRONG_FILE, PluginNotFound, NoDaemon) as error:
+        shown = None
+        if page is not None:
+            shown = Listen(host=page.host, port=page.port, certificate=page.certificate, key=page.key, option="--http")
+    except (*WRONG_FILE, PluginNotFound, WrongArguments, NoDaemon) as error:
         return report_errors([error], WRONG)
+    except EXPECTED as error:
+        return report_errors([error], FAILED)
     if unit:
         print(_unit(served), end="")  # noqa: T201  (what was asked for)
         return SUCCEEDED
 
     return run_daemon(
-        file, place, group=served.group, stop_timeout=served.stop_timeout, runner=served.runner, listen=listen
+        file,
+        place,
+        group=served.group,
+        stop_timeout=served.stop_timeout,
+        runner=served.runner,
+        listen=listen,
+        page=shown,
+        page_without_link=page is not None and page.without_link,
+        style=served.log_format,
     )
 
 
@@ -111,7 +186,12 @@ def _unit(served: Served) -> str:
     """Write the unit of systemd that serves the fleet as this command would."""
     program = shutil.which(sys.argv[0]) or shutil.which("taskscaler") or "taskscaler"
     command = " ".join(map(_quoted, [str(Path(program).absolute()), "serve", *served.words()]))
-    return _UNIT.substitute(name=served.path.name, command=command, timeout=f"{served.stop_timeout + _MARGIN:g}")
+    shared = ""
+    if served.group is not None:
+        runtime = _RUNTIME if served.socket is None else ""
+        shared = _SHARED.substitute(group=_quoted(served.group), runtime=runtime)
+    timeout = f"{served.stop_timeout + _MARGIN:g}"
+    return _UNIT.substitute(name=served.path.name, command=command, timeout=timeout, shared=shared)
 
 
 def _quoted(word: str) -> str:

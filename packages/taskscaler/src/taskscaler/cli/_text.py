@@ -1,6 +1,7 @@
 """Text for people: lists, and lines that are no longer than they may be."""
 
 from collections.abc import Iterable
+from decimal import Decimal
 from textwrap import TextWrapper
 
 
@@ -24,3 +25,8 @@ def broken(text: str, width: int, *, most: int | None = None) -> list[str]:
         max(1, width), max_lines=most, placeholder=" …", break_long_words=False, break_on_hyphens=False
     )
     return wrapper.wrap(text) or [""]
+
+
+def amount(amount: float) -> str:
+    """Write two decimals of what is large enough, else enough to differ from nothing."""
+    return f"{amount:,.2f}" if amount >= 1 else f"{Decimal(f'{amount:.2g}'):f}"

@@ -4,7 +4,6 @@ import json
 import logging
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from decimal import Decimal
 from pathlib import Path
 
 from attrs import asdict
@@ -15,11 +14,11 @@ from fleeting.cli import EXPECTED, FAILED, SUCCEEDED, WRONG, report_errors
 from fleeting.plugins import span, write_whole
 from taskscaler._errors import NotRecorded, PicturesMissing, TaskscalerError
 from taskscaler._recorded_run import RecordedRun, read_run
-from taskscaler._wording import counted
+from taskscaler._wording import counted, used_in_words
 from taskscaler.batch import Begun, JobState, Results
 from taskscaler.cli._for_ci import ForCI
 from taskscaler.cli._summary import LABELS, print_row, time_taken
-from taskscaler.cli._text import listed
+from taskscaler.cli._text import amount, listed
 from taskscaler.report import Figures, Spread, Timeline, figure_out, lay_out
 
 VERSION = 1
@@ -127,10 +126,13 @@ def _sums(figures: Figures) -> Iterator[tuple[str, str]]:
     if figures.utilisation is not None and figures.utilisation_overall is not None:
         ready, overall = f"{figures.utilisation:.1%}", f"{figures.utilisation_overall:.1%}"
         yield "in use", f"{ready} of the ready slots; {overall} with boot and removal"
-    yield "paid for", f"{_amount(figures.instance_hours)} instance-hours{_shares(figures)}"
+    if used := used_in_words(figures.cpu_time, figures.peak_memory, figures.disk_written):
+        yield "used", used
+    yield "paid for", f"{amount(figures.instance_hours)} instance-hours{_shares(figures)}"
     if figures.cost is not None:
-        each = "" if figures.cost_per_job is None else f", {_amount(figures.cost_per_job)} a job that succeeded"
-        yield "cost", f"{_amount(figures.cost)} at {figures.price_per_hour:g} an hour{each}"
+        each = "" if figures.cost_per_job is None else f", {amount(figures.cost_per_job)} a job that succeeded"
+        price = figures.currency if figures.price_per_hour is None else f"at {figures.price_per_hour:g} an hour"
+        yield "cost", f"{amount(figures.cost)} {price}".strip() + each
 
 
 def _shares(figures: Figures) -> str:
@@ -145,11 +147,6 @@ def _shares(figures: Figures) -> str:
     whole = figures.instance_time
     shares = listed(f"{name} {part / whole:.0%}" for name, part in parts.items() if whole and part > 0)
     return f": {shares}" if shares else ""
-
-
-def _amount(amount: float) -> str:
-    """Write two decimals of what is large enough, else enough to differ from nothing."""
-    return f"{amount:,.2f}" if amount >= 1 else f"{Decimal(f'{amount:.2g}'):f}"
 
 
 def figures_as_json(figures: Figures, timeline: Path | None) -> Mapping[str, object]:
@@ -175,8 +172,12 @@ def figures_as_json(figures: Figures, timeline: Path | None) -> Mapping[str, obj
         "slot_time": figures.slot_time,
         "utilisation": figures.utilisation,
         "utilisation_overall": figures.utilisation_overall,
+        "cpu_time": figures.cpu_time,
+        "peak_memory": figures.peak_memory,
+        "disk_written": figures.disk_written,
         "price_per_hour": figures.price_per_hour,
         "cost": figures.cost,
+        "currency": figures.currency,
         "cost_per_job": figures.cost_per_job,
         "timeline": None if timeline is None else str(timeline),
     }

@@ -11,8 +11,7 @@ from attrs import frozen
 
 from fleeting.config import harmless
 from fleeting.errors import WrongArguments
-from fleeting.plugins import one_line
-from taskscaler.cli._doctor._state import in_units
+from fleeting.plugins import in_units, one_line
 
 LARGEST: Final = 4 << 30
 """Bytes of all files."""

@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attrs import Attribute, field, fields_dict, frozen
-from attrs.validators import gt
+from attrs.validators import ge, gt, max_len, optional
 
 from fleeting import Clock, Duration, GroupInfo, InstanceGroup, Journal
 from fleeting.plugins import is_absolute
+from taskscaler._cost import Tariff
+from taskscaler._meter import Metered, check_bounds
 from taskscaler._observe import ScalerObserver
 from taskscaler._scaler import Taskscaler
 from taskscaler._types import Policy, Pool, PoolSettings
@@ -28,6 +30,11 @@ def some(expected: str) -> Callable[[object, "Attribute[Any]", Sequence[object]]
             raise ValueError(expected)
 
     return check
+
+
+def _are_bounds(_: object, __: "Attribute[Any]", value: Sequence[float]) -> None:
+    if value:
+        check_bounds(value)
 
 
 @frozen(kw_only=True)
@@ -65,6 +72,23 @@ class PoolTable(PoolSettings):
 
     plugin_config: dict[str, object] = field(factory=dict, repr=False)
     """The plugin's own settings."""
+
+    price_per_hour: float | None = field(default=None, validator=optional(ge(0)))
+    """What one instance costs an hour, for `status` and reports; None: not known."""
+
+    currency: str = field(default="", validator=max_len(16))
+    """Of that price, as it is to be shown."""
+
+    minimum_billing: Duration = field(default=0.0, validator=ge(0))
+    """How much time the cloud bills at least each time an instance runs."""
+
+    billing_increment: Duration = field(default=1.0, validator=gt(0))
+    """The time of which the cloud bills a whole number."""
+
+    @property
+    def tariff(self) -> Tariff:
+        """How its instances are paid for."""
+        return Tariff(**{name: getattr(self, name) for name in fields_dict(Tariff)})
 
     def pool(self, group: InstanceGroup) -> Pool:
         """Make a pool of a group with these settings."""
@@ -106,6 +130,24 @@ class Autoscaler(PoolTable):
     observers: dict[str, dict[str, object]] = field(factory=dict, repr=False)
     """Settings of observers, by the names of their plugins; each hears of all that the fleet does."""
 
+    instance_operation_time_buckets: tuple[float, ...] = field(default=(), validator=_are_bounds)
+    """For the metrics: upper bounds in seconds of the buckets of the four times below, unless they have their own."""
+
+    instance_creation_time_buckets: tuple[float, ...] = field(default=(), validator=_are_bounds)
+    """Of the time from a request until the cloud shows the instance."""
+
+    instance_is_running_time_buckets: tuple[float, ...] = field(default=(), validator=_are_bounds)
+    """Of the time from a request until the instance runs."""
+
+    instance_deletion_time_buckets: tuple[float, ...] = field(default=(), validator=_are_bounds)
+    """Of the time until an instance that is deleted is gone."""
+
+    instance_readiness_time_buckets: tuple[float, ...] = field(default=(), validator=_are_bounds)
+    """Of the time from a request until the instance takes jobs."""
+
+    instance_life_duration_buckets: tuple[float, ...] = field(default=(), validator=_are_bounds)
+    """Of how long instances live."""
+
     delete_instances_on_shutdown: bool = True
     """Unlike GitLab's: a batch leaves nothing running. A ``config.toml`` that lacks the key means false, as there."""
 
@@ -119,6 +161,19 @@ class Autoscaler(PoolTable):
     def all_pools(self) -> Sequence[PoolTable]:
         """The pools in order of preference, at least one."""
         return self.pools or (self,)
+
+    @property
+    def buckets(self) -> Mapping[str, tuple[float, ...]]:
+        """The bounds of the metrics' histograms that the file says something of, by their names."""
+        usual = self.instance_operation_time_buckets
+        found = {
+            "instance_creation_time": self.instance_creation_time_buckets or usual,
+            "instance_is_running_time": self.instance_is_running_time_buckets or usual,
+            "instance_deletion_time": self.instance_deletion_time_buckets or usual,
+            "instance_readiness_time": self.instance_readiness_time_buckets or usual,
+            "instance_life_duration": self.instance_life_duration_buckets,
+        }
+        return {name: bounds for name, bounds in found.items() if bounds}
 
     @property
     def ceiling(self) -> int:
@@ -156,6 +211,9 @@ class Autoscaler(PoolTable):
             JournalError: As `StateStorage.journal`.
         """
         journal: Journal | None = None if observe_only else self.state_storage.journal()
+        for observer in observers:
+            if isinstance(observer, Metered):
+                observer.use_buckets(self.buckets)
         return Taskscaler(
             [pool.pool(group) for pool, group in zip(self.all_pools, groups, strict=True)],
             policies=self.policy,

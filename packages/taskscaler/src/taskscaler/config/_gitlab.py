@@ -19,6 +19,7 @@ from fleeting import load as load_group
 from fleeting.config import file_error, find_runner, read_toml
 from fleeting.errors import ConfigProblem
 from fleeting.plugins import structure
+from taskscaler._meter import MOST_BUCKETS, usable_bounds
 from taskscaler._observe import ScalerObserver
 from taskscaler._scaler import Taskscaler
 from taskscaler.config._autoscaler import Autoscaler
@@ -37,6 +38,7 @@ _GITLABS = (
     "instance_readiness_time_buckets",
     "vm_isolation",
 )
+_BUCKETS: Final = tuple(key for key in _GITLABS if key.endswith("_buckets"))
 _NOT_OURS: Final = frozenset(_GITLABS) - fields_dict(Autoscaler).keys()
 """GitLab's keys of the autoscaler that mean nothing here."""
 
@@ -49,6 +51,9 @@ _REMOVES = (
     ' set it to "refuse" or "adopt" to change that'
 )
 _NO_ISOLATION = "vm_isolation: there are no nested virtual machines here, jobs share the instance itself"
+
+_LARGEST_BOUND: Final = 1e12
+"""Seconds; TOML's whole numbers may be larger than any float."""
 
 log = logging.getLogger("taskscaler.config")
 
@@ -278,7 +283,23 @@ def _as_meant(fleet: object, path: Path) -> object:
         meant["state_storage"] = storage
     if isinstance(policies := meant.get("policy"), list):
         meant["policy"] = [_with(each, timezone="Local") if isinstance(each, Mapping) else each for each in policies]
-    return meant
+    return _with_buckets(meant)
+
+
+def _with_buckets(meant: Table) -> Table:
+    """Leave of the bounds of buckets what metrics can use: GitLab Runner takes more, and no job depends on them."""
+    found = {key: _bounds(meant[key]) for key in _BUCKETS if key in meant}
+    return {key: value for key, value in {**meant, **found}.items() if key not in found or value}
+
+
+def _bounds(value: object) -> list[float]:
+    """Read the bounds of buckets as far as they can be used."""
+    items = value if isinstance(value, list) else []
+    return list(usable_bounds([each for each in items if isinstance(each, int | float) and _is_number(each)]))
+
+
+def _is_number(value: float) -> bool:
+    return not isinstance(value, bool) and abs(value) <= _LARGEST_BOUND
 
 
 def _with(table: Table, **implied: object) -> dict[str, object]:
@@ -291,6 +312,9 @@ def _notes(fleet: object) -> Iterator[str]:
         yield _NO_STATE
     if "preexisting" not in said:
         yield _REMOVES
+    for key in _BUCKETS:
+        if key in said and said[key] != (used := _bounds(said[key])):
+            yield f"{key}: metrics have {used or 'their own bounds'}: 1 to {MOST_BUCKETS}, above 0 and ascending"
 
 
 def _ignored(file: Table, entry: Table, fleet: object) -> Iterator[str]:

@@ -701,6 +701,11 @@ class Ledger:
         """Reservations that a slot is kept for."""
         return len(self._fulfilled)
 
+    @property
+    def waiting_since(self) -> float | None:
+        """When the first of the acquires that wait was asked for; None: nobody waits."""
+        return next((each.asked_at for each in self._waiters.values() if not each.reserves), None)
+
     def waiter(self, key: str) -> Waiter | None:
         """Who waits or has reserved under the key, if anybody does."""
         return self._waiters.get(key)
@@ -709,6 +714,10 @@ class Ledger:
         """Acquires and reservations that no slot is there for, first come first. O(n log n)."""
         queued = [waiter for waiter in self._waiters.values() if waiter.key not in self._fulfilled]
         return sorted(queued, key=lambda waiter: (waiter.ticket, waiter.key))
+
+    def kept_reservations(self) -> list[Waiter]:
+        """Reservations that a slot is kept for, first come first. O(n log n)."""
+        return sorted((self._waiters[key] for key in self._fulfilled), key=lambda each: (each.ticket, each.key))
 
     def list_detached(self) -> list[DetachedLease]:
         """Leases that nobody holds, oldest first. O(n log n)."""

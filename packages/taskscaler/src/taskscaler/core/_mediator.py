@@ -29,6 +29,7 @@ from fleeting.core import (
 )
 from fleeting.events import Access, Loss, LossKind
 from taskscaler._errors import NoCapacity, NoSuchInstance, TaskscalerError
+from taskscaler._meter import Meter
 from taskscaler._observe import DecisionEvent, Watch
 from taskscaler._types import Policy, PoolSettings
 from taskscaler.core._choices import Choices
@@ -110,6 +111,7 @@ class Core:
         keep_used: bool = False,
         observing: bool = False,
         watched: bool = False,
+        meter: Meter | None = None,
         max_instances: int = 0,
         reattach_timeout: float = 600.0,
         journaled: bool = True,
@@ -126,6 +128,7 @@ class Core:
             observing: Whether to decide and carry nothing out, nor hand anything out. The plans must observe, too: it
                 is they who hold back what would change anything; the core only keeps from believing it was done.
             watched: Whether to report, as actions, instances that change and of decisions.
+            meter: Counts what happens to instances and at clouds. None: nobody wants to know.
             max_instances: How many there may be over all pools, besides what each of them may have; 0: any number.
             reattach_timeout: Seconds for which a persistent lease that nobody holds is kept.
             journaled: Whether anybody keeps a journal; else few steps have writes, and nobody is to read them. The same
@@ -193,6 +196,10 @@ class Core:
         self._watch = Watch() if watched else None
         if self._watch:
             self._actions += [event for plan in self.plans.values() for event in self._watch.begin(plan, now)]
+        self._meter = meter
+        if meter is not None:
+            for plan in self.plans.values():
+                meter.begin(plan, now)
         self._writes += left.writes(self.ledger)
         for name, plan in self.plans.items():
             for instance in plan.instances:
@@ -447,7 +454,7 @@ class Core:
             case [(_, known)]:
                 why = f"instance {name!r} is already being removed: {known.removing}"
             case []:
-                why = f"unknown instance {name!r}; `instances()` lists the known ones"
+                why = f"unknown instance {name!r}; `instances()`, or `taskscaler instances`, lists the known ones"
             case _:
                 several = " or ".join(node_id(plan.pool, known.id) for plan, known in found)
                 why = f"several pools have an instance {name!r}; write {several}"
@@ -491,7 +498,7 @@ class Core:
         """What will be decided then, *at* being now or later, and under which policy."""
         policy = self._policy if at < self._policy_until else self._schedule.at(at).policy or IDLES_AT_ZERO
         supplies = [self._supply(pool, at) for pool in self.losses.order([*self.pools], at)]
-        total = self.total - sum(plan.dropped(at) for plan in self.plans.values())
+        total = 0 if self.ceiling is None else self.total - sum(plan.dropped(at) for plan in self.plans.values())
         decision = decide(
             supplies,
             self._reserved_demand(policy, sum(supply.in_use for supply in supplies)),
@@ -579,10 +586,30 @@ class Core:
         at = self._look_at
         ledger = self.ledger
         timers = (self._breaks, ledger.expiries, ledger.deadlines)
-        for due in (*[each.next for each in timers], *[plan.wake_at for plan in self.plans.values()]):
+        for each in timers:
+            due = each.next
+            if due is not None and due < at:
+                at = due
+        for plan in self.plans.values():
+            due = plan.wake_at
             if due is not None and due < at:
                 at = due
         return None if at == inf else at
+
+    def heed(self, now: float) -> None:
+        """See `fleeting.runtime.Core`: what was taken in may lead to a decision, or to what no plan knows yet."""
+        if self.ceiling is not None:
+            crowded = self._is_over_all()
+            if any(plan.crowded != crowded for plan in self.plans.values()):
+                self._look_at = min(self._look_at, now)
+        self._note_news(now)
+
+    def _note_news(self, now: float) -> None:
+        """Decide soon if anything has changed; what else comes with a burst is waited for."""
+        soonest = now if self.observing else now + COALESCE
+        if soonest < self._look_at and self._is_news(now):
+            self._look_at = soonest
+        self._touched = False
 
     def tick(self, now: float) -> Step:
         """Do what is due, and decide if anything has changed."""
@@ -606,10 +633,7 @@ class Core:
         abandoned = [self._give_up_lease(key, now) for key in self.ledger.deadlines.due(now)]
         left += [node for node in abandoned if node.closed in FINAL]
         self._give_up_if_free(left, now)
-        soonest = now if self.observing else now + COALESCE
-        if soonest < self._look_at and self._is_news(now):
-            self._look_at = soonest
-        self._touched = False
+        self._note_news(now)
         if now >= self._look_at:
             self._decided_on = self._inputs(now)  # before it is carried out: what is asked for may make other surplus
             self._decide(now)
@@ -620,6 +644,8 @@ class Core:
 
     def handle(self, pool: str, fact: messages.Fact, now: float) -> Step:
         """Take in what happened to an instance or a group."""
+        if self._meter is not None:
+            self._meter.answered(self.plans[pool], fact, now)
         step = self.plans[pool].handle(fact, now)
         if any(step) or not isinstance(fact, messages.HeartbeatPassed):  # which, with work, is nearly all there is
             self._route(pool, step, now)
@@ -643,12 +669,14 @@ class Core:
     def _route(self, pool: str, step: Step, now: float) -> None:
         """Take over a plan's step, and let the ledger know what changed."""
         self._touched = True
-        if self.removing_all or self.observing or self.plans[pool].suspends:
+        if self.observing or (step.events and (self.removing_all or self.plans[pool].suspends)):
             self._seen += 1  # decisions read more than counters of such a pool
         if self.choices.staying is not None:
             changed = (event.instance for event in step.events if isinstance(event, messages.Changed))
             self.choices.staying[pool].update(dict.fromkeys(changed))  # new ones are among them
         self._add(step)
+        if self._meter is not None:
+            self._meter.changed(self.plans[pool], step, now)
         if self._watch:  # before what the changes lead to: an instance is ready, then it is given work
             self._actions += self._watch.changes(self.plans[pool], step, now)
         for event in step.events:
@@ -734,6 +762,8 @@ class Core:
         if self.doomed.get(place) != notice:
             self._close_for_good(node, Closed.DOOMED, notice.why, now)
             self.doomed[place] = notice
+            if self._meter is not None:
+                self._meter.pools[node.pool].notices[notice.kind.value] += 1
             self._breaks.set(place, notice.deadline - BREAK_AHEAD)
             if notice.kind is NoticeKind.PREEMPTION:
                 self.losses.announced(node.pool, node.instance, now)
@@ -786,8 +816,8 @@ class Core:
     def _is_news(self, now: float) -> bool:
         """Whether a decision may say something else than the last one, but for what time alone brings.
 
-        What time brings is looked at when the last decision said. Only while a pool backs off, or is deprioritised, is
-        that not all there is to it: how much others take on changes with their tokens.
+        What time brings is looked at when the last decision said. Only while one of several pools backs off, or is
+        deprioritised, is that not all there is to it: how much others take on changes with their tokens.
         """
         if not self._touched:
             return False
@@ -798,10 +828,18 @@ class Core:
         """All that decisions read, or versions of it. O(pools)."""
         ledger, pools, unsettled, several = self.ledger, [], False, len(self.pools) > 1
         for pool, plan in self.plans.items():
-            unsettled = unsettled or plan.blocked(now) or (several and self.losses.deprioritises(pool, now))
-            pools.append((ledger.pools[pool].version, plan.standing))
+            blocked = plan.blocked(now)
+            unsettled = unsettled or (several and (blocked or self.losses.deprioritises(pool, now)))
+            resting = self._resting(pool, now) if plan.suspends else None
+            pools.append((ledger.pools[pool].version, plan.standing, blocked, resting))
         counts = (ledger.reserved, ledger.fulfilled, ledger.pending, self._seen)
         return _Inputs(unsettled, tuple(pools), counts, ledger.over)
+
+    def _resting(self, pool: str, now: float) -> tuple[bool, ...]:
+        """What decisions read of a pool that can suspend, and time changes."""
+        plan, choices = self.plans[pool], self.choices
+        pays = choices.sleepers[pool].any and choices.payoff(pool, now).pays
+        return plan.resuming.active(now), plan.suspending.active(now), pays
 
     def _decide(self, now: float) -> None:
         """Decide, say when to look again, and carry it out, unless this is only to observe."""
@@ -814,6 +852,8 @@ class Core:
 
     def _carry_out(self, decision: Decision, now: float) -> None:
         """Ask the plans for what was decided."""
+        if self._meter is not None:
+            self._meter.decided(decision)
         if self.choices.staying is not None:
             self._take_everything_back(self.choices.staying)
         elif not self.ledger.over:

@@ -94,6 +94,8 @@ class Closed(Enum):
     RETIRED = "retired"
     """Given up; its removal is under way."""
 
+    __hash__ = object.__hash__  # Enum's own is Python, and much is asked of a node with each lease
+
 
 FINAL = frozenset({Closed.UNHEALTHY, Closed.DRAINING, Closed.DOOMED, Closed.RETIRED})
 """What a node never comes back from."""

@@ -37,6 +37,9 @@ class InstanceView:
     slots: tuple[str | None, ...]
     """By slot number: the key that holds it, or None. Empty until the instance is ready."""
 
+    held_since: tuple[float | None, ...] = ()
+    """By slot number: since when it is held, in seconds since the epoch, or None."""
+
     cleaning: frozenset[int]
     """Numbers of the slots that are being cleaned."""
 
@@ -271,7 +274,7 @@ class Explanation(ScalerAnswer):
             return f"no slots are handed out: {self.shut}" + (holders if capacity.acquired else "")
         if waiting := self._waiting():
             verb = _verb(capacity.pending + capacity.promised, "is waiting", "are waiting")
-            return f"{waiting} {verb}: {self._supply() or self._soon()}"
+            return f"{waiting} {verb}: {self.waits_for}"
         target = self.decision.idle_target
         missing = target - capacity.idle
         if missing > 0:
@@ -280,6 +283,13 @@ class Explanation(ScalerAnswer):
         if not capacity.idle:
             return "nothing is waiting, and no slot is idle"
         return f"nothing is waiting; {counted(capacity.idle, 'slot')} {_verb(capacity.idle, 'is', 'are')} idle"
+
+    @property
+    def waits_for(self) -> str:
+        """What those wait for who wait for a slot, in one sentence; for nobody if nobody waits."""
+        if self.shut:
+            return f"no slots are handed out: {self.shut}"
+        return self._supply() or self._soon()
 
     def details(self) -> Iterator[str]:
         """What led to the answer, from demand to limits: one thought each."""
@@ -331,6 +341,17 @@ class Explanation(ScalerAnswer):
             return "a slot is about to be handed out"
         return "a reservation alone requests no instance (reservation_throttling); the acquire that follows it does"
 
+    def _cordons(self) -> Iterator[str]:
+        """Which of the instances that fill a ceiling get no new work because an operator wants it, by reasons."""
+        cordoned: dict[str, list[str]] = {}
+        for view in self.holds:
+            if view.cordoned is not None:
+                cordoned.setdefault(view.cordoned, []).append(view.id)
+        for why, ids in cordoned.items():
+            who = ids[0] if len(ids) == 1 else f"{counted(len(ids), 'instance')} ({enumerated(ids)})"
+            gets = _verb(len(ids), "is cordoned by an operator and gets", "are cordoned by an operator and get")
+            yield f"{who} {gets} no new work" + (f": {why}" if why else "")
+
     def _supply(self) -> str:
         """Why what is missing is not there; empty if nothing is known to be in the way."""
         parts = []
@@ -338,6 +359,7 @@ class Explanation(ScalerAnswer):
         if self.pools[-1].wanted > self.pools[-1].asked:  # not even the last one can give all
             several = len(self.pools) > 1
             parts += [f"pool {pool.name}: {pool.limit()}" if several else pool.limit() for pool in self.pools]
+            parts += self._cordons() if any(pool.is_full for pool in self.pools) else ()
         if asked:
             parts.append(f"{counted(asked, 'instance')} {_verb(asked, 'is', 'are')} being requested")
         coming = sum(pool.coming for pool in self.pools)
@@ -415,6 +437,7 @@ def view_of(core: Core, plan: Plan, instance: Instance) -> InstanceView:
         pool=plan.pool,
         state=label_of(instance),
         slots=_slots(node) if node else (),
+        held_since=_held_since(node) if node else (),
         cleaning=frozenset(node.cleaning if node else ()),
         uses=node.uses if node else 0,
         since=instance.first_seen,
@@ -429,6 +452,12 @@ def _slots(node: Node) -> tuple[str | None, ...]:
     """Who holds which slot."""
     keys = {assignment.slot: assignment.key for assignment in node.leases}
     return tuple(keys.get(slot) for slot in range(node.pool_slots.per_node))
+
+
+def _held_since(node: Node) -> tuple[float | None, ...]:
+    """Since when."""
+    since = {assignment.slot: assignment.since for assignment in node.leases}
+    return tuple(since.get(slot) for slot in range(node.pool_slots.per_node))
 
 
 def _held(core: Core) -> Iterator[InstanceView]:

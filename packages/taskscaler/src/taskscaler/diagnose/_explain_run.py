@@ -10,7 +10,7 @@ from attrs import frozen
 from fleeting.plugins import span
 from taskscaler._observe import GONE, DecisionEvent
 from taskscaler._recorded_run import Progress, RecordedInstance, RecordedRun
-from taskscaler._wording import counted, enumerated, iso
+from taskscaler._wording import counted, enumerated, iso, used_in_words
 from taskscaler.batch import Attempt, JobRecord, JobState, Resumed
 from taskscaler.batch._graph import lacking
 from taskscaler.core._decide import Decision
@@ -356,7 +356,9 @@ class JobExplanation(RunAnswer):
             ends = "interrupted"
         elif attempt.state is JobState.RUNNING:
             ends = f"running for {lasted}"
-        return f"{when}, in {place}: {ends}" + (f": {attempt.why}" if attempt.why else "")
+        used = used_in_words(attempt.cpu_time, attempt.peak_memory, attempt.disk_written)
+        why, use = f": {attempt.why}" if attempt.why else "", f"; it used {used}" if used else ""
+        return f"{when}, in {place}: {ends}{why}{use}"
 
     def _why_waiting(self) -> Iterator[Row]:
         decision = RunExplanation(run=self.run, at=self.at).decision
@@ -486,6 +488,9 @@ def _job_dict(job: JobRecord) -> dict[str, object]:
                 "why": each.why,
                 "interrupted": each.interrupted,
                 "preempted": each.preempted,
+                "cpu_time": each.cpu_time,
+                "peak_memory": each.peak_memory,
+                "disk_written": each.disk_written,
                 "started": iso(each.started),
                 "ended": None if each.ended is None else iso(each.ended),
             }

@@ -10,6 +10,7 @@ whose module has a hook::
         return ExecutorPlugin(config=MyConfig, executor=MyExecutor)
 """
 
+from taskscaler._tracer import enter_phase
 from taskscaler.executors._hooks import available_executors, find_executor, hookimpl, load_executor
 from taskscaler.executors._protocol import (
     Executor,
@@ -36,6 +37,7 @@ __all__ = [
     "Verdict",
     "available_executors",
     "check_job_name",
+    "enter_phase",
     "find_executor",
     "hookimpl",
     "load_executor",

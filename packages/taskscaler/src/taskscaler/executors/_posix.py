@@ -13,6 +13,7 @@ does not have, in lines that begin with a mark which nobody can guess::
     refused STATUS     tar could not unpack what the job needs
     runs               it could, and the job is begun
     ended STATUS NAME  the job is over; with the name of a signal, if its status may mean one
+    used WORD          what it has used, as `fleeting.connectors.REPORT_USAGE` says it
 """
 
 import os
@@ -25,9 +26,9 @@ from typing import Final
 
 from attrs import define, field
 
-from fleeting import Completed, ConnectError, Connection, Unreachable
+from fleeting import Completed, ConnectError, Connection, Unreachable, Usage
 from fleeting.archives import BLOCK, Member, Packed, header
-from fleeting.connectors import Sink
+from fleeting.connectors import REPORT_USAGE, Sink, read_usage
 from taskscaler.executors._slot import MOST_NAMES, Progress, Wanted
 
 # A job may leave directories that it took its own permissions from, hence the second try.
@@ -35,7 +36,8 @@ _EMPTY: Final = """
 empty() { rm -rf -- "$1" "$1.script" 2>/dev/null || { chmod -R u+rwX -- "$1" && rm -rf -- "$1" "$1.script"; }; }
 """
 
-# The arguments: base, name, owner, lines of environment, what follows them, what runs the script, and who cleans up.
+# The arguments: base, name, owner, lines of environment, what follows them, what runs the script, who cleans up, and
+# with what.
 _TRY: Final = """
 IFS= read -r _taskscaler_mark || exit
 _taskscaler_env= _taskscaler_n=$4
@@ -66,20 +68,32 @@ _taskscaler_l="_taskscaler_export() {
 $_taskscaler_env}
 _taskscaler_mark=$_taskscaler_mark
 $8"
-[ "${BASH_VERSION-}" ] || eval "$_taskscaler_l"
-exec /bin/sh -s -- "$@" <<END
+trap : TERM
+if [ "${BASH_VERSION-}" ]; then
+    /bin/sh -s -- "$@" <<END
 $_taskscaler_l
 END
+else
+    (eval "$_taskscaler_l")
+fi
+_taskscaler_n=$?
+[ $_taskscaler_n -le 128 ] || { trap - TERM; kill -s "$(kill -l $_taskscaler_n)" $$; }
+[ "$7" = keep ] && exit
+eval "$9"
+empty "$2"
+exit
 """
-"""It ends as `_RUN`; bash is exchanged for one that reads commands, as only that one says which signal ended a job.
+"""A shell of its own becomes `_RUN`: all that this one has waited for in the end is the job, so that what it has used
+is what the job has. If the job has ended that one as well, this one ends likewise.
 
-The other shell reads the mark and the job's environment: its own environment, which other jobs of the same user can
-read, has neither, and is not too large for the system.
+For bash it is one that reads commands, as only that one says which signal ended a job. It reads the mark and the job's
+environment: its own environment, which other jobs of the same user can read, has neither, and is not too large for the
+system.
 """
 
 # The job has its time to end after SIGTERM, so the shell waits for it. A status above 128 is that of a script which
 # exits with it, or a signal's: shells then write a line of their own, but for SIGINT and SIGPIPE.
-_RUN: Final = f"""
+_RUN: Final = f"""{REPORT_USAGE}
 trap : TERM
 (
     cd "./$2" && set -- "$PWD.script" "$6" || exit
@@ -94,9 +108,8 @@ if [ $_taskscaler_n -gt 128 ]; then
     esac
 fi
 echo "$_taskscaler_mark ended $_taskscaler_n" >&2
-[ "$7" = keep ] && exit
-{_EMPTY}
-empty "$2"
+exec >&2 2>/dev/null
+report_usage "$_taskscaler_mark used "
 exit
 """
 
@@ -130,6 +143,8 @@ shift "$asked"
 _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _ENDED: Final = re.compile(rb"ended ([0-9]{1,3})(?: ([A-Z][A-Z0-9+-]{0,15})?.*)?")
 _LONGEST_LINE: Final = 1 << 14  # bytes
+_LINES_OF_TIMES: Final = 2  # as a shell's `times` writes them
+_MOST_WORDS: Final = 16
 LAST_WORDS: Final = 1 << 12
 """Bytes that are kept of what is said before something fails."""
 
@@ -143,6 +158,7 @@ class PosixSlot:
     connection: Connection
     wanted: Wanted
     is_there: bool = field(default=False, init=False)
+    usage: Usage = field(default=Usage(), init=False)
     _left: Sequence[str] = field(default=(), init=False)
     """Names of directories of our manager's other tries."""
 
@@ -163,17 +179,17 @@ class PosixSlot:
             "" if wanted.script.startswith("#!") else "sh",
             "keep" if wanted.is_kept else "remove",
         )
-        command = ("/bin/sh", "-c", _TRY, "sh", wanted.base, wanted.name, wanted.owner, *how, _RUN)
+        command = ("/bin/sh", "-c", _TRY, "sh", wanted.base, wanted.name, wanted.owner, *how, _RUN, _EMPTY)
         stdin = together(head, f"{wanted.name}.script", script, wanted.name, files) if files else head + script
         report = _Report(mark.encode(), self, progress)
         try:
             completed = await self.connection.run(command, stdin=stdin, stdout=output, stderr=report)
         except Unreachable:
-            if not report.has_ended:
+            if not report.has_ended or report.was_killed:  # whatever ended the connection may have ended the job before
                 raise
             return  # what is left to do there is for those to try who come later
         finally:
-            self._left = report.left
+            self._left, self.usage = report.left, read_usage(report.used)
         if not self.is_there:
             account = report.account(completed)
             raise ConnectError(f"cannot prepare {self.directory} on {wanted.instance}: {account}")
@@ -248,11 +264,20 @@ class _Report:
     _slot: PosixSlot
     _progress: Progress
     has_ended: bool = field(default=False, init=False)
+    was_killed: bool = field(default=False, init=False)
+    """Whether it was a signal that ended it."""
+
     left: list[str] = field(factory=list, init=False)
     """Names of directories."""
 
     refused: str | None = field(default=None, init=False)
     """Why the job's files were."""
+
+    used: list[str] = field(factory=list, init=False)
+    """Words about what the job has used."""
+
+    _times: int = field(default=0, init=False)
+    """Lines about that which come without a mark."""
 
     _said: bytes = field(default=b"", init=False)
     """The end of what was said since the last line with a mark."""
@@ -269,6 +294,9 @@ class _Report:
             if mark == self._mark:
                 self._take(words)
                 self._said = b""
+            elif self._times:
+                self._times -= 1
+                self._use(line)
             else:
                 self._said = (self._said + line + b"\n")[-LAST_WORDS:]
 
@@ -287,9 +315,17 @@ class _Report:
             self._progress.began()
         elif kind == b"refused":
             self.refused = self.account(Completed(exit_status=int(rest) if rest.isdigit() else None))
+        elif kind == b"used":
+            self._times = _LINES_OF_TIMES if rest == b"times" else 0
+            self._use(rest)
         elif (ended := _ENDED.fullmatch(words)) and not self.has_ended:
             self.has_ended = True
-            self._progress.ended(self._completed(int(ended[1]), ended[2]))
+            completed = self._completed(int(ended[1]), ended[2])
+            self.was_killed = completed.signal is not None
+            self._progress.ended(completed)
+
+    def _use(self, words: bytes) -> None:
+        self.used = [*self.used, *words.decode(errors="replace").split()][:_MOST_WORDS]
 
     def _completed(self, status: int, signal: bytes | None) -> Completed:
         """How the job ended: by a signal if its status may mean one, and the shell says that it does."""

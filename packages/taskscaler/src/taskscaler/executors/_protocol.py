@@ -1,17 +1,18 @@
 """What an executor is given, what it gives back, and what it promises."""
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager
+from copy import copy
 from enum import Enum
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
-from attrs import Attribute, field, frozen
+from attrs import Attribute, evolve, field, frozen
 from attrs.validators import gt, optional
 
-from fleeting import Connection, Duration
+from fleeting import Connection, Duration, Usage
 from fleeting.config import in_words, quoted
 from fleeting.connectors import Sink
 from fleeting.plugins import has_surrogates, one_line
@@ -75,6 +76,18 @@ class JobSpec:
     options: object = None
     """The job's own wishes of its executor: an instance of the plugin's `ExecutorPlugin.options`, or None."""
 
+    def with_env(self, env: Mapping[str, str], *, without: Collection[str] = ()) -> "JobSpec":
+        """Give the same with more variables, which can be sent; nothing else is checked again, which takes long.
+
+        Args:
+            env: They win over those that are there.
+            without: Those that are there and are to go.
+        """
+        kept = {name: value for name, value in self.env.items() if name not in without}
+        changed = copy(self)
+        object.__setattr__(changed, "env", {**kept, **env})
+        return changed
+
 
 MOST_WARNINGS = 20
 """Of one job; that there are more is the last of them then."""
@@ -114,7 +127,19 @@ class JobOutcome:
     """Seconds of CPU that the job has used, on all CPUs together; None: not known."""
 
     peak_memory: int | None = None
-    """Bytes of memory that it had at the most at once; None: not known."""
+    """Bytes of memory that it had at the most at once, or the largest of its processes had; None: not known."""
+
+    disk_written: int | None = None
+    """Bytes that it has sent towards a disk; None: not known."""
+
+    @property
+    def usage(self) -> Usage:
+        """What the job has used, in one piece."""
+        return Usage(cpu_time=self.cpu_time, peak_memory=self.peak_memory, disk_written=self.disk_written)
+
+    def with_usage(self, usage: Usage) -> "JobOutcome":
+        """Give the same with what the job has used."""
+        return evolve(self, cpu_time=usage.cpu_time, peak_memory=usage.peak_memory, disk_written=usage.disk_written)
 
 
 class Leased(Protocol):

@@ -12,7 +12,7 @@ from typing import Final, Protocol
 
 from attrs import field, frozen
 
-from fleeting import Completed, ConnectError
+from fleeting import Completed, ConnectError, Usage
 from fleeting.connectors import Sink
 from taskscaler.executors.runs import Runs
 
@@ -110,6 +110,11 @@ class Slot(Protocol):
     @property
     def is_there(self) -> bool:
         """Whether the directory was made and has not been removed, as far as is known."""
+        ...
+
+    @property
+    def usage(self) -> Usage:
+        """What the job has used, as far as that is known by now."""
         ...
 
     async def run(self, files: Mapping[str, Path], output: Sink, progress: Progress) -> None:

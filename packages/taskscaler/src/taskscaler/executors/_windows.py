@@ -5,9 +5,22 @@ what runs it, such as ``#!pwsh`` or ``#!python``. The instance needs Windows Ser
 
 What is done on the instance is a script for PowerShell, which begins with its parameters as literals. Files go to the
 instance through standard input and come from it through standard output, and each piece is compared with its SHA-256.
+
+What a script of PowerShell's has used is told by the job object that WinRM has its shell in, when the script is over.
+Microsoft documents, among the functions and structures of Win32:
+
+    whose it is   `QueryInformationJobObject` without a handle tells of the job object of the calling process
+    CPU time      `JOBOBJECT_BASIC_ACCOUNTING_INFORMATION`: ``TotalUserTime`` and ``TotalKernelTime``, in units of 100
+                  ns, of its processes that run and of those that are over
+    peak memory   `JOBOBJECT_EXTENDED_LIMIT_INFORMATION`: ``PeakJobMemoryUsed``, in bytes, of its processes together
+
+`IO_COUNTERS` counts what is written to pipes and networks along with files, so nothing is said of disks. It is a guess,
+by the limits that WinRM documents for each shell, that each has a job object of its own; a try's shell runs nothing but
+its scripts.
 """
 
 import hashlib
+import re
 import subprocess
 from collections.abc import AsyncIterable, AsyncIterator, Mapping, Sequence
 from pathlib import Path, PureWindowsPath
@@ -15,9 +28,9 @@ from typing import Final
 
 from attrs import define, field, frozen
 
-from fleeting import Completed, ConnectError, Connection
+from fleeting import Completed, ConnectError, Connection, Usage
 from fleeting.archives import ArchiveRefused, Packed
-from fleeting.connectors import Sink
+from fleeting.connectors import Sink, read_usage
 from fleeting.connectors.powershell import powershell, quote
 from taskscaler.executors._slot import Progress, Wanted, raise_unless_ok, text_of
 
@@ -70,15 +83,45 @@ $file = $slot + $suffix
 
 RECEIVE: Final = f"{_STOP}{_RECEIVE}"
 
+LONGEST_ASKING: Final = 5
+"""Seconds that a job's end waits for what it has used; its compiler may be slow."""
+
+# 8 and 9 are JobObjectBasicAndIoAccountingInformation and JobObjectExtendedLimitInformation, with their sizes where a
+# pointer has 64 bits; elsewhere the latter is refused.
+_ASK: Final = """param($file)
+$api = Add-Type -PassThru -Namespace Taskscaler -Name Job -MemberDefinition '
+[DllImport("kernel32.dll")] public static extern bool QueryInformationJobObject(
+    IntPtr job, int kind, [Out] byte[] told, int size, IntPtr length);'
+$told = New-Object byte[] 144
+$none = [IntPtr]::Zero
+$words = @()
+if ($api::QueryInformationJobObject($none, 8, $told, 96, $none)) {
+    $time = [BitConverter]::ToInt64($told, 0) + [BitConverter]::ToInt64($told, 8)
+    $words += "c$([long]($time / 10))"
+}
+if ($api::QueryInformationJobObject($none, 9, $told, 144, $none)) {
+    $most = [BitConverter]::ToInt64($told, 136)
+    if ($most -gt 0) { $words += "m$most" }
+}
+[IO.File]::WriteAllText($file, "$words")
+"""
+
 # What PowerShell prints when a script fails goes where the script's own errors go. A program that fails ends the
-# script from PowerShell 7.4 on; before, its exit status counts if no other program was run after it.
+# script from PowerShell 7.4 on; before, its exit status counts if no other program was run after it. What is asked then
+# is asked in a runspace of its own, which has none of the script's definitions, shows nothing, and is not waited for
+# if it hangs; where the language is constrained, it is not asked.
 RUN: Final = f"""{_STOP}$PSNativeCommandUseErrorActionPreference = $true
 $global:LASTEXITCODE = 0
 try {{ & $script }} catch {{
     [Console]::Error.WriteLine(($_ | Out-String).TrimEnd())
-    if ($LASTEXITCODE) {{ exit $LASTEXITCODE }}
-    exit 1
+    if (-not $LASTEXITCODE) {{ $global:LASTEXITCODE = 1 }}
 }}
+try {{
+    if ($script.EndsWith('.script.ps1')) {{
+        $asking = [PowerShell]::Create().AddScript({quote(_ASK)}).AddArgument("$script.used")
+        [void]$asking.BeginInvoke().AsyncWaitHandle.WaitOne({LONGEST_ASKING}000)
+    }}
+}} catch {{ }}
 exit $LASTEXITCODE
 """
 
@@ -107,7 +150,17 @@ SEND: Final = f"""{_STOP}$in = [IO.File]::OpenRead($file)
 $in.CopyTo([Console]::OpenStandardOutput())
 """
 
-REMOVE: Final = f"""{_STOP}{_EMPTY}$failed = $null
+_LONGEST_USED: Final = 64
+
+# What the first has used is told before it goes; a job may have put anything there.
+REMOVE: Final = f"""{_STOP}{_EMPTY}try {{
+    $used = [IO.File]::OpenText((Join-Path $base "$($names[0]).script.ps1.used"))
+    try {{
+        $line = New-Object char[] {_LONGEST_USED}
+        [Console]::Out.Write($line, 0, $used.Read($line, 0, $line.Length))
+    }} finally {{ $used.Close() }}
+}} catch {{ }}
+$failed = $null
 foreach ($name in $names) {{
     try {{
         Empty (Join-Path $base $name)
@@ -130,6 +183,7 @@ class WindowsSlot:
     wanted: Wanted
     directory: str = field(init=False)
     is_there: bool = field(default=False, init=False)
+    usage: Usage = field(default=Usage(), init=False)
     _left: Sequence[str] = field(default=(), init=False)
     """Names of directories of our manager's other tries."""
 
@@ -184,6 +238,7 @@ class WindowsSlot:
     async def remove(self) -> Completed:
         """See `Slot.remove`."""
         removed = await self._remove([self.wanted.name])
+        self.usage = read_used(removed.stdout)
         if removed.ok:
             self.is_there = False
             self.wanted.runs.left_nothing(self.wanted.unit)
@@ -228,6 +283,17 @@ class WindowsSlot:
             else:
                 return
         raise ArchiveRefused(f"their archive came damaged {ATTEMPTS} times: the checksums differ")
+
+
+_USED: Final = re.compile(rb"(?:c[0-9]{1,18})?(?: ?m[0-9]{1,18})?")
+
+
+def read_used(told: bytes) -> Usage:
+    """Read what `REMOVE` has written: CPU time in microseconds and peak memory in bytes, or nothing of what it is not.
+
+    The job can have written it instead, so whatever is no such line says nothing.
+    """
+    return read_usage(told.decode().split()) if _USED.fullmatch(told) else Usage()
 
 
 def with_values(script: str, /, **values: str | Sequence[str]) -> str:

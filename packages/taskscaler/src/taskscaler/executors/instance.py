@@ -23,7 +23,7 @@ from fleeting import Completed, ConnectError, Connection, Duration, Unreachable,
 from fleeting.archives import ArchiveRefused
 from fleeting.connectors import ReportsSystem, RunsDetached, Sink
 from fleeting.plugins import format_duration
-from taskscaler.executors import ExecutorPlugin, JobOutcome, JobSpec, Leased, Verdict, hookimpl
+from taskscaler.executors import ExecutorPlugin, JobOutcome, JobSpec, Leased, Verdict, enter_phase, hookimpl
 from taskscaler.executors._kept import KeptSlot, Place
 from taskscaler.executors._posix import PosixSlot
 from taskscaler.executors._slot import Slot, Wanted
@@ -86,11 +86,13 @@ class InstanceExecutor:
             await to_thread.run_sync(self._claim)
         with self._runs.at_work() as unit:
             async with lease.dial() as connection:
+                enter_phase("ready")
                 return await self._run(self._slot(connection, job, lease, unit), job, output, artifacts)
 
     async def start(self, job: JobSpec, lease: Leased, *, name: str) -> None:
         """See `Reattaches.start`."""
         async with self._kept(job, lease, name) as (slot, place):
+            enter_phase("ready")
             await self._end_leftovers(slot, place)
             patience = max(PREPARE_TIMEOUT, (job.timeout or math.inf) if job.files else 0)
             with anyio.move_on_after(patience) as scope:
@@ -116,6 +118,7 @@ class InstanceExecutor:
             elapsed = anyio.current_time() - began
             return await self.attach(job, lease, name=name, elapsed=elapsed, output=output, artifacts=artifacts)
         async with self._kept(job, lease, name) as (slot, place):
+            enter_phase("ready")
             await self._end_leftovers(slot, place)
             outcome = await self._start_in_time(slot, job, started, output)
             return await self._conclude(slot, job, outcome, output, artifacts)
@@ -133,6 +136,7 @@ class InstanceExecutor:
     ) -> JobOutcome:
         """See `Reattaches.attach`."""
         async with self._kept(job, lease, name) as (slot, _):
+            enter_phase("run")
             outcome = await self._follow_in_time(slot, job, offset, elapsed, output)
             return await self._conclude(slot, job, outcome, output, artifacts)
 
@@ -178,6 +182,7 @@ class InstanceExecutor:
         self, slot: KeptSlot, job: JobSpec, outcome: JobOutcome, output: Sink, artifacts: Path
     ) -> JobOutcome:
         """Bring back what a job has left that outlives the manager, and run the clean-up script."""
+        enter_phase("collect")
         outcome = await self._collect(slot.rest, job, outcome, artifacts)
         warnings = await self._run_cleanup(slot.rest, output)
         return evolve(outcome, warnings=(*outcome.warnings, *warnings))
@@ -193,7 +198,7 @@ class InstanceExecutor:
                 await self._clean_up(slot, output)
             raise
         warnings = await self._clean_up(slot, output)
-        return evolve(outcome, warnings=(*outcome.warnings, *warnings))
+        return evolve(outcome, warnings=(*outcome.warnings, *warnings)).with_usage(slot.usage)
 
     def _claim(self) -> None:
         """Learn which manager this is; without that, what killed ones have left stays where it is."""
@@ -254,7 +259,7 @@ class InstanceExecutor:
             return _outcome(await slot.follow(offset, output))
         with anyio.move_on_after(self._config.cleanup_timeout):
             await slot.detached.kill(slot.wanted.name)
-            await slot.follow(offset, output)
+            return _timed_out(job).with_usage((await slot.follow(offset, output)).usage)
         return _timed_out(job)
 
     async def _run_in_time(self, slot: Slot, job: JobSpec, output: Sink) -> JobOutcome:
@@ -332,11 +337,13 @@ class _Watch:
 
     def began(self) -> None:
         """See `Progress.began`."""
+        enter_phase("run")
         self.has_begun = True
         self._scope.deadline = anyio.current_time() + self._timeout
 
     def ended(self, completed: Completed) -> None:
         """See `Progress.ended`."""
+        enter_phase("collect")
         self.completed = completed
         self._scope.deadline = anyio.current_time() + self._cleanup_timeout
 
@@ -357,8 +364,11 @@ class _Counted:
 def _outcome(completed: Completed) -> JobOutcome:
     cut = (f"{completed.cut} bytes of its output were not kept on the instance",) if completed.cut else ()
     if completed.ok:
-        return JobOutcome(verdict=Verdict.SUCCEEDED, exit_code=0, warnings=cut)
-    return JobOutcome(verdict=Verdict.FAILED, exit_code=completed.exit_status, why=completed.outcome, warnings=cut)
+        outcome = JobOutcome(verdict=Verdict.SUCCEEDED, exit_code=0, warnings=cut)
+    else:
+        failed = Verdict.FAILED
+        outcome = JobOutcome(verdict=failed, exit_code=completed.exit_status, why=completed.outcome, warnings=cut)
+    return outcome.with_usage(completed.usage)
 
 
 def _timed_out(job: JobSpec) -> JobOutcome:

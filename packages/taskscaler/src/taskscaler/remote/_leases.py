@@ -39,6 +39,24 @@ class _Held:
 
 
 @define(eq=False)
+class _Old:
+    """A lease that is to be replaced. Should its daemon end once its slot is back, the next one knows nothing of it."""
+
+    place: int
+    persistent: bool
+    daemon: str
+    """Which start of the daemon has it, for all that is known."""
+
+    held: _Held | None = None
+    """None: it sleeps."""
+
+    @property
+    def instance(self) -> str:
+        """On which it is held; empty: it sleeps."""
+        return "" if self.held is None else self.held.state.id.instance
+
+
+@define(eq=False)
 class _Asking:
     """Somebody who waits for a lease."""
 
@@ -87,7 +105,7 @@ class RemoteLeases:
 
     # --- waiting -----------------------------------------------------------------------------------------
 
-    async def wait(self, path: str, key: str, asked: Mapping[str, object], old: _Held | None = None) -> Lease:
+    async def wait(self, path: str, key: str, asked: Mapping[str, object], old: _Old | None = None) -> Lease:
         """Wait for what is asked under a key, in place of an old lease if there is one.
 
         A daemon that is restarted meanwhile is asked again.
@@ -110,11 +128,11 @@ class RemoteLeases:
             self._change()
 
     async def _granted(
-        self, path: str, named: Mapping[str, object], asked: Mapping[str, object], old: _Held | None
+        self, path: str, named: Mapping[str, object], asked: Mapping[str, object], old: _Old | None
     ) -> Lease:
         """Wait for the answer. A daemon that ended after it had granted the request has kept the lease for us."""
         while True:
-            daemon = self._daemon
+            daemon = self._daemon if old is None else old.daemon
             data: Mapping[str, Any] | None
             try:
                 data = await self._link.ask("POST", path, {**named, **asked}, wait=inf)
@@ -123,14 +141,16 @@ class RemoteLeases:
                     raise
                 data = await self._kept(named if old is None else {**named, "request": self.new_request()})
                 if data is None and old is not None:  # it was given back, and the other one had not come
-                    again = {"place": old.state.place, "persistent": old.state.persistent}
+                    again = {"place": old.place, "persistent": old.persistent}
                     timeout = {name: value for name, value in asked.items() if name == "timeout"}
                     return await self._granted("/acquire", named, {**again, **timeout}, None)
                 if data is None:
                     raise
-                if old is not None and data["instance"] == old.state.id.instance:  # not replaced yet
-                    old.name = data["lease"]
-                    asked = {**asked, "lease": old.name}
+                if old is not None and data["instance"] == old.instance:  # not replaced yet
+                    old.daemon = self._daemon
+                    if old.held is not None:
+                        old.held.name = data["lease"]
+                    asked = {**asked, "lease": data["lease"]}
                     continue
             return self._take(from_plain(data, LeaseFacts))
 
@@ -176,10 +196,14 @@ class RemoteLeases:
         while (old := self.held.get(key)) is not None and old.coming_back:
             await self._changed.wait()
         if old is None:
-            return await self.wait("/replace", key, {"why": _printable(why), **asked})
+            sleeping = await self._look_up(key)
+            if self.has(key):  # since then
+                raise KeyInUse(key)
+            return await self.wait("/replace", key, {"why": _printable(why), **asked}, sleeping)
         del self.held[key]
+        known = _Old(old.state.place, old.state.persistent, self._daemon, old)
         try:
-            lease = await self.wait("/replace", key, {"lease": old.name, "why": _printable(why), **asked}, old)
+            lease = await self.wait("/replace", key, {"lease": old.name, "why": _printable(why), **asked}, known)
         except BaseException as error:
             if isinstance(error, Exception) and await self._has_still(key):
                 self.held[key] = old
@@ -189,6 +213,14 @@ class RemoteLeases:
             raise
         old.state.end()
         return lease
+
+    async def _look_up(self, key: str) -> _Old | None:
+        """Learn of a lease that sleeps what is to be known of it when its slot is back; None: nothing sleeps."""
+        while key in self._posts:
+            await self._changed.wait()
+        answer = await self._link.ask("POST", "/client", {"ttl": self._link.ttl, "leases": [key]})
+        found = [each for each in answer.get("suspended", ()) if each["key"] == key]
+        return _Old(found[0]["place"], found[0]["persistent"], str(answer["daemon"])) if found else None
 
     async def _has_still(self, key: str) -> bool:
         """Whether the daemon has left a lease as it was, because it hands out no more."""

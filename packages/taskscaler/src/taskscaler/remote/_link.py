@@ -2,6 +2,8 @@
 
 import json
 import logging
+import os
+import re
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator, Mapping
 from contextlib import aclosing, asynccontextmanager, suppress
 from math import inf
@@ -17,7 +19,8 @@ from fleeting.errors import WrongArguments
 from fleeting.plugins import format_duration
 from taskscaler._errors import DaemonRefused, NoDaemon
 from taskscaler._socket import Place
-from taskscaler._url import DaemonUrl
+from taskscaler._tracer import carried
+from taskscaler._url import DaemonUrl, trusting_nobody
 from taskscaler._wire import CLIENT, ClientUnknown, error_of
 
 PROMPT = 30.0
@@ -25,6 +28,9 @@ PROMPT = 30.0
 
 SILENCE = 35.0
 """Seconds without a sign of life from the daemon, after which the connection is made again: it sends one every 10 s."""
+
+_ERRNO = re.compile(r"^\[Errno [0-9]+\] ")
+"""How Python begins what the system says."""
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 1.0
 """Seconds between two tries to reach the daemon."""
@@ -110,12 +116,12 @@ class Link:
             WrongArguments: There is no token to show.
         """
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=20)
-        headers, root, auth = {CLIENT: self.id}, "http://localhost/v1", None
+        headers, root, auth = {**carried(os.environ), CLIENT: self.id}, "http://localhost/v1", None
         if isinstance(self.socket, DaemonUrl):
             transport = _Transport(verify=self.socket.context(), limits=limits)
             root, auth = f"{self.socket}/v1", _Token(self.socket)
         else:
-            transport = _Transport(uds=str(self.socket), limits=limits)
+            transport = _Transport(verify=trusting_nobody(), uds=str(self.socket), limits=limits)
         self._http = httpx.AsyncClient(transport=transport, base_url=root, headers=headers, auth=auth)
         async with self._http:
             yield
@@ -232,7 +238,7 @@ class Link:
         while True:
             await self._there.wait()
             try:
-                async with aclosing(self._stream("/events")) as events:
+                async with aclosing(self.stream("/events")) as events:
                     async for event in events:
                         if event is not None:
                             hear(event)
@@ -247,16 +253,21 @@ class Link:
             await anyio.sleep(LONGEST_PAUSE)
 
     async def _news(self) -> AsyncGenerator[Mapping[str, Any] | None]:
-        """Give what the daemon reports to this client, as `_stream` does."""
+        """Give what the daemon reports to this client, as `stream` does."""
         try:
-            async with aclosing(self._stream("/client/events")) as news:
+            async with aclosing(self.stream("/client/events")) as news:
                 async for message in news:
                     yield message
         except DaemonRefused as error:
             raise NoDaemon(f"the daemon at {self.socket} does not report; use its own release") from error
 
-    async def _stream(self, path: str) -> AsyncGenerator[Mapping[str, Any] | None]:
-        """Give what the daemon streams, after a None once it does; ends when the daemon does."""
+    async def stream(self, path: str) -> AsyncGenerator[Mapping[str, Any] | None]:
+        """Give what the daemon streams, after a None once it does; ends when the daemon does.
+
+        Raises:
+            NoDaemon: There is no answer, or no sign of life any more.
+            DaemonRefused: It is not for this user.
+        """
         timeout = httpx.Timeout(PROMPT, read=SILENCE, pool=None)
         try:
             async with self._http.stream("GET", path, timeout=timeout) as answer:
@@ -272,5 +283,5 @@ class Link:
             raise self._none(error) from error
 
     def _none(self, error: Exception) -> NoDaemon:
-        why = str(error) or type(error).__name__
+        why = _ERRNO.sub("", str(error)) or type(error).__name__
         return NoDaemon(f"no daemon answers at {self.socket} ({why}); is it running?")

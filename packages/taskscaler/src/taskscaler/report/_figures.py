@@ -1,18 +1,21 @@
 """What a run comes to in figures: waiting, running, use of what there was, and what it cost. Pure."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from math import ceil
 from statistics import median
-from typing import Self
+from typing import Self, TypeVar
 
 from attrs import frozen
 
+from taskscaler._cost import Tariff, cost_of_runs
 from taskscaler._recorded_run import RecordedRun
-from taskscaler.batch import JobState
+from taskscaler.batch import Begun, JobState, RecordedEvent, Resumed
 from taskscaler.report._timeline import Phase, Timeline
 
 HOUR = 3600.0
+
+N = TypeVar("N", int, float)
 
 
 @frozen(kw_only=True)
@@ -101,8 +104,24 @@ class Figures:
     utilisation_overall: float | None
     """Slots in use, of those that existed: boot and removal count as unused."""
 
+    cpu_time: float | None
+    """Of all tries whose use is known; None: of none it is."""
+
+    peak_memory: int | None
+    """Bytes: the most of any try whose use is known; None likewise."""
+
+    disk_written: int | None
+    """Bytes of all tries whose use is known; None likewise."""
+
     price_per_hour: float | None
-    """Of one instance, in whatever money; None: not given."""
+    """Of one instance, in whatever money, for this report; None: not given."""
+
+    priced: float | None
+    """What the instances come to at the prices of their pools; None: a pool has none, or they are in several
+    currencies."""
+
+    currency: str
+    """Of that, as the pools name it; empty: not known, or a price was given for this report."""
 
     @property
     def instance_hours(self) -> float:
@@ -111,8 +130,8 @@ class Figures:
 
     @property
     def cost(self) -> float | None:
-        """In the money of the price; None without one."""
-        return None if self.price_per_hour is None else self.instance_hours * self.price_per_hour
+        """At the price for this report, else at those of the pools; None without any."""
+        return self.priced if self.price_per_hour is None else self.instance_hours * self.price_per_hour
 
     @property
     def cost_per_job(self) -> float | None:
@@ -125,6 +144,9 @@ def figure_out(run: RecordedRun, timeline: Timeline, *, price_per_hour: float | 
     """Work out the figures of a run, whose timeline this is."""
     rows = timeline.rows
     tried = [job for job in run.jobs.values() if job.attempts]
+    tries = [attempt for job in tried for attempt in job.attempts]
+    tariffs = _tariffs(run.events)
+    priced = cost_of_runs((tariffs.get(row.pool, Tariff()), row.runs) for row in rows)
     slot_time = sum(row.slot_time for row in rows)
     return Figures(
         duration=timeline.duration,
@@ -147,8 +169,24 @@ def figure_out(run: RecordedRun, timeline: Timeline, *, price_per_hour: float | 
         slot_time=slot_time,
         utilisation=_share(slot_time, sum(row.slots * row.time(Phase.READY) for row in rows)),
         utilisation_overall=_share(slot_time, sum(row.slots * row.time() for row in rows)),
+        cpu_time=_of_known(sum, (each.cpu_time for each in tries)),
+        peak_memory=_of_known(max, (each.peak_memory for each in tries)),
+        disk_written=_of_known(sum, (each.disk_written for each in tries)),
         price_per_hour=price_per_hour,
+        priced=None if price_per_hour is not None or priced is None else priced[0],
+        currency="" if price_per_hour is not None or priced is None else priced[1],
     )
+
+
+def _tariffs(events: Iterable[RecordedEvent]) -> Mapping[str, Tariff]:
+    """How the instances of each pool are paid for, as the last command has it."""
+    return {pool.name: pool.tariff for event in events if isinstance(event, Begun | Resumed) for pool in event.pools}
+
+
+def _of_known(combine: Callable[[Iterable[N]], N], values: Iterable[N | None]) -> N | None:
+    """Combine what is known; None if nothing is."""
+    known = [value for value in values if value is not None]
+    return combine(known) if known else None
 
 
 def _share(part: float, whole: float) -> float | None:

@@ -12,7 +12,7 @@ On it lie the jobs as bars, each on a slot, one after the other on the same slot
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum
 
 from attrs import define, evolve, field, frozen
@@ -126,6 +126,17 @@ class Row:
     def ended(self) -> float:
         """When it was gone, or last heard of."""
         return self.spans[-1].ended
+
+    @property
+    def runs(self) -> Sequence[tuple[float, float]]:
+        """From when until when it existed without a break, such as while it was suspended; each time."""
+        runs = list[tuple[float, float]]()
+        for span in self.spans:
+            if runs and runs[-1][1] == span.began:
+                runs[-1] = runs[-1][0], span.ended
+            else:
+                runs.append((span.began, span.ended))
+        return runs
 
     def time(self, *phases: Phase) -> float:
         """Seconds that it spent so; without phases, all that it existed."""

@@ -18,6 +18,21 @@ How the parts lie on each other; each imports only from those below it:
 from taskscaler.serve._fleet_file import FleetFile, read_fleet_file
 from taskscaler.serve._listen import place_of
 from taskscaler.serve._owners import JobOwner, OwnedJob
+from taskscaler.serve._peers import Peer
 from taskscaler.serve._run import run_daemon, say
+from taskscaler.serve._server import Server
+from taskscaler.serve._tcp import addresses_of, listen_at
 
-__all__ = ["FleetFile", "JobOwner", "OwnedJob", "place_of", "read_fleet_file", "run_daemon", "say"]
+__all__ = [
+    "FleetFile",
+    "JobOwner",
+    "OwnedJob",
+    "Peer",
+    "Server",
+    "addresses_of",
+    "listen_at",
+    "place_of",
+    "read_fleet_file",
+    "run_daemon",
+    "say",
+]

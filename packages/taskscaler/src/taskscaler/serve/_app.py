@@ -3,7 +3,8 @@
 import json
 import logging
 import re
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing, contextmanager
 from functools import partial
 from pathlib import Path
@@ -32,7 +33,8 @@ from taskscaler._errors import (
     NotSuspended,
 )
 from taskscaler._observe import ScalerEvent, event_as_data
-from taskscaler._scaler import Taskscaler
+from taskscaler._scaler import Taskscaler, find_suspended, find_waiting
+from taskscaler._tracer import read_context, within
 from taskscaler._wire import CLIENT, ClientUnknown, error_as_data, to_plain
 from taskscaler._wording import finite
 from taskscaler.batch._described import record_as_data
@@ -52,6 +54,7 @@ from taskscaler.serve._kept import Kept
 from taskscaler.serve._owners import OwnedJob, Owners, log_of
 from taskscaler.serve._peers import Peer
 from taskscaler.serve._pieces import Pieces, archive_pieces, log_lines, log_text
+from taskscaler.serve._shares import has_room
 from taskscaler.serve._verbs import PREFIX, VERBS, Verb, openapi
 
 LARGEST_BODY = 64 * 1024
@@ -62,6 +65,9 @@ BODY_TIMEOUT = 10.0
 
 MOST_READING = 256
 """Logs that are sent at a time, those that are followed included: each is looked at four times a second."""
+
+MOST_WAITING = 1000
+"""Of those who wait, so many are listed in one answer."""
 
 HOSTS = frozenset({"localhost", "taskscaler"})
 """What a request may be addressed to: a browser that was led here by a name of somebody else's is refused."""
@@ -112,6 +118,10 @@ class Fleet(Protocol):
         """Read the file again."""
         ...
 
+    def link(self, *, changes: bool) -> dict[str, object]:
+        """Make a link to the status page, for one who may only look, or change something, too."""
+        ...
+
 
 @define
 class _Call:
@@ -145,8 +155,8 @@ class Api:
     answering: int = field(default=0, init=False)
     """Requests that have not been answered in full."""
 
-    reading: int = field(default=0, init=False)
-    """Logs and results that are being read."""
+    reading: Counter[int] = field(factory=Counter, init=False)
+    """How many logs and results each user reads at the moment."""
 
     _settled: anyio.Event = field(factory=anyio.Event, init=False)
     """Set when there is one less."""
@@ -187,14 +197,15 @@ class Api:
             try:
                 call = await self._check(verb, request)
                 key = getattr(call.body, "key", None) or ""
-                if verb.waits:
-                    result = await unless_gone(call.request.receive, lambda: answer(call))
-                else:
-                    result = await answer(call)
+                with within(read_context(request.headers.get("traceparent"), request.headers.get("tracestate"))):
+                    if verb.waits:
+                        result = await unless_gone(call.request.receive, lambda: answer(call))
+                    else:
+                        result = await answer(call)
             except (Gone, ClientDisconnect):
                 return Response(status_code=499)
             except Exception as error:  # noqa: BLE001  (each request ends nothing but itself)
-                return _refused(error, request, key)
+                return refused(error, request, key)
             return result if isinstance(result, Response) else JSONResponse(_short(request.state.peer, result or {}))
 
         return endpoint
@@ -213,10 +224,12 @@ class Api:
         if "origin" in headers:
             raise DaemonRefused("a page of a website may not ask; use no browser", status=403)
         if verb.owner and not peer.is_owner:
-            raise DaemonRefused(f"only the daemon's own user may {verb.name}; ask that user to do it", status=403)
+            what = f"see {verb.name}" if verb.method == "GET" else verb.name
+            raise DaemonRefused(f"only the daemon's own user may {what}; ask that user to do it", status=403)
         if verb.local and peer.by_token:
-            why = "credentials are given on the daemon's Unix socket only"
-            raise DaemonRefused(f"{why}; use that, or have the daemon itself run the work: submit it", status=403)
+            why = "credentials are given on the daemon's Unix socket only; use that"
+            other = "" if verb.name == "link" else ", or have the daemon itself run the work: submit it"
+            raise DaemonRefused(f"{why}{other}", status=403)
         body = await self._body(verb, request, peer)
         id_ = _client_id(headers.get(CLIENT)) if verb.client else ""
         client = None if verb.name == "open_client" or not verb.client else self._renewed(id_, peer)
@@ -226,10 +239,10 @@ class Api:
         """Read what is asked, from the address or the body."""
         if verb.body is None:
             if verb.method != "GET":
-                await _json(request)
+                await read_json(request)
             return None
         query = request.query_params
-        data = bodies.of_query(query, verb.body) if verb.asks_in_address else await _json(request)
+        data = bodies.of_query(query, verb.body) if verb.asks_in_address else await read_json(request)
         return _named(peer, structure(data, verb.body))
 
     def _renewed(self, id_: str, peer: Peer) -> Client:
@@ -289,25 +302,39 @@ class Api:
         kept = self.fleet.holders.keeper.kept
         return [each for each in self.fleet.scaler.detached if each.key in kept and peer.may_have(each.key)]
 
+    async def _waiting(self, call: _Call) -> dict[str, object]:
+        """Give those at the front: who is further behind asks for an explanation of the key."""
+        peer = call.peer
+        waiting = find_waiting(self.fleet.scaler, lambda key: peer.is_owner or peer.may_have(key))
+        listed = [{**asdict(each), "key": peer.short_key(each.key)} for each in waiting[:MOST_WAITING]]
+        return {"waiting": listed, "total": len(waiting)}
+
     async def _decisions(self, _: _Call) -> dict[str, object]:
         return {"decisions": (await self.fleet.scaler.explain()).as_dict()["decisions"]}
 
     async def _explain(self, call: _Call) -> dict[str, object]:
-        asked: bodies.Explain = call.body
-        if not (call.peer.is_owner or (asked.key is not None and asked.instance is None)):
+        return await self.explain(call.peer, call.body)
+
+    async def explain(self, peer: Peer, asked: bodies.Explain) -> dict[str, object]:
+        """Explain to a user what they ask about.
+
+        Raises:
+            DaemonRefused: It is nothing of theirs.
+        """
+        if not (peer.is_owner or (asked.key is not None and asked.instance is None)):
             raise DaemonRefused("only the daemon's own user may ask about this; ask about keys you hold", status=403)
-        if call.peer.is_owner and asked.key is not None and (said := self.fleet.owners.explain(asked.key)):
+        if peer.is_owner and asked.key is not None and (said := self.fleet.owners.explain(asked.key)):
             return await self._explain_job(asked.key, said)
-        explain: Any = self.fleet.scaler.explain
-        answer = await explain(instance=asked.instance, key=asked.key)
+        ask: Any = self.fleet.scaler.explain
+        answer = await ask(instance=asked.instance, key=asked.key)
         match answer:
             case Explanation():
                 answer = fleet_with_kept(answer, self.fleet.holders)
             case KeyExplanation():
                 answer = key_with_kept(answer, self.fleet.holders)
-        if not call.peer.is_owner:
-            short = call.peer.short_key(answer.key)
-            next_ = tuple(evolve(each, keys=tuple(map(call.peer.short_key, each.keys))) for each in answer.next)
+        if not peer.is_owner:
+            short = peer.short_key(answer.key)
+            next_ = tuple(evolve(each, keys=tuple(map(peer.short_key, each.keys))) for each in answer.next)
             answer = evolve(answer, key=short, next=next_)
             if answer.state == "unknown":  # behind it, a hint at keys that others use
                 answer = evolve(answer, why=answer.why.partition(";")[0])
@@ -341,7 +368,12 @@ class Api:
             "daemon": self.fleet.boot,
             "leases": [to_plain(each.facts) for each in held],
             "detached": to_plain(detached),
+            "suspended": self._suspended(asked.leases) if call.peer.is_owner else [],
         }
+
+    def _suspended(self, keys: Iterable[str]) -> list[dict[str, object]]:
+        found = [(key, find_suspended(self.fleet.scaler, key)) for key in keys]
+        return [{"key": key, "place": each[0], "persistent": each[1]} for key, each in found if each is not None]
 
     async def _close_client(self, call: _Call) -> None:
         self.fleet.holders.close(call.owned)
@@ -452,21 +484,22 @@ class Api:
     async def _log(self, call: _Call) -> Response:
         asked: bodies.Log = call.body
         if job := self._owned(call):
-            return self._follow(log_of(job, asked.job), asked, partial(_is_over, asked, job), lambda: False)
+            return self._follow(call, log_of(job, asked.job), partial(_is_over, asked, job), lambda: job.left)
         batches = self.fleet.batches
         batch = batches.find(call.peer, asked.batch)
         name = await batches.job_of(batch, asked.job)
         over = partial(batches.is_over, batch, name) if asked.follow else lambda: True
-        return self._follow(batch.files.results.log(name), asked, over, partial(batches.is_left, batch, name))
+        return self._follow(call, batch.files.results.log(name), over, partial(batches.is_left, batch, name))
 
-    def _follow(self, path: Path, asked: bodies.Log, over: Callable[[], bool], left: Callable[[], bool]) -> Response:
+    def _follow(self, call: _Call, path: Path, over: Callable[[], bool], left: Callable[[], bool]) -> Response:
         """Send a log as it is asked for. Arguments are those of `log_lines`."""
+        asked: bodies.Log = call.body
         opened = partial(LogReader.at_last_lines, lines=asked.lines)
         if asked.after is not None:
             opened = partial(LogReader.after, whole=asked.after)
         if asked.places:
-            return self._sent("application/x-ndjson", log_lines(path, opened, over, left))
-        return self._sent("text/plain", log_text(path, opened, over))
+            return self._sent(call.peer, "application/x-ndjson", log_lines(path, opened, over, left))
+        return self._sent(call.peer, "text/plain", log_text(path, opened, over))
 
     async def _results(self, call: _Call) -> Response:
         if job := self._owned(call):
@@ -475,26 +508,27 @@ class Api:
         if batch.fate is None:
             why = f"the batch {batch.ticket.id} is not over; wait for it with `taskscaler wait`"
             raise DaemonRefused(why, status=409)
-        return self._sent("application/x-tar", archive_pieces(batch.files.results))
+        return self._sent(call.peer, "application/x-tar", archive_pieces(batch.files.results))
 
-    def _sent(self, media: str, pieces: AsyncGenerator[bytes]) -> Response:
+    def _sent(self, peer: Peer, media: str, pieces: AsyncGenerator[bytes]) -> Response:
         """Send pieces to one of those who read.
 
         Raises:
             DaemonRefused: There are too many.
         """
-        if self.reading >= MOST_READING:
+        if not has_room(MOST_READING, self.reading, peer):
             raise DaemonRefused(f"{MOST_READING} logs are being read already; try again in a moment", status=503)
-        return Pieces(media, pieces, self._read)
+        return Pieces(media, pieces, partial(self._read, peer))
 
     @contextmanager
-    def _read(self) -> Iterator[None]:
+    def _read(self, peer: Peer) -> Iterator[None]:
         """Count one that reads a log, or results."""
-        self.reading += 1
+        self.reading[peer.uid] += 1
         try:
             yield
         finally:
-            self.reading -= 1
+            self.reading[peer.uid] -= 1
+            self.reading += Counter()  # who reads nothing is not counted
 
     # --- operators ---------------------------------------------------------------------------------------
 
@@ -513,6 +547,9 @@ class Api:
     async def _drain(self, call: _Call) -> dict[str, object]:
         asked: bodies.Drain = call.body
         return {"drained": await self.fleet.drain(asked.timeout, delete=asked.delete)}
+
+    async def _link(self, call: _Call) -> dict[str, object]:
+        return self.fleet.link(changes=call.body.changes)
 
     async def _reload(self, _: _Call) -> dict[str, object]:
         return await self.fleet.reload()
@@ -564,7 +601,7 @@ async def _chunks(request: Request) -> AsyncGenerator[bytes]:
             yield chunk
 
 
-async def _json(request: Request) -> object:
+async def read_json(request: Request) -> object:
     """Read a body, within bounds.
 
     Raises:
@@ -603,7 +640,7 @@ def _short(peer: Peer, data: Mapping[str, Any]) -> dict[str, Any]:
     short = dict(data)
     if isinstance(short.get("key"), str):
         short["key"] = peer.short_key(short["key"])
-    for name in ("leases", "detached"):
+    for name in ("leases", "detached", "suspended"):
         if isinstance(short.get(name), list):
             short[name] = [_short(peer, each) for each in short[name]]
     return short
@@ -625,7 +662,7 @@ def _client_id(given: str | None) -> str:
     return given
 
 
-def _refused(error: Exception, request: Request, key: str) -> Response:
+def refused(error: Exception, request: Request, key: str = "") -> Response:
     """Answer with an error; what was not foreseen is a mistake of ours, and goes into the log."""
     if isinstance(error, DaemonRefused):
         status = error.status

@@ -46,6 +46,12 @@ class Ticket:
     request: str = ""
     """Which request of its user it comes from, if that has a name."""
 
+    traceparent: str = ""
+    """What its jobs are a part of, as W3C has it; empty: nothing."""
+
+    tracestate: str = ""
+    """The same of that."""
+
 
 @frozen(kw_only=True)
 class Fate:

@@ -6,6 +6,7 @@ anybody is answered: what still runs is joined, what was over stays so. Nothing 
 
 import logging
 import shutil
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import closing
 from functools import partial
@@ -19,25 +20,27 @@ from attrs import define, field
 
 from fleeting import Clock, ConfigError
 from fleeting.archives import ArchiveRefused
-from fleeting.plugins import make_private, one_line
+from fleeting.plugins import in_units, make_private, one_line
 from taskscaler._batch_id import BATCH_ID
 from taskscaler._errors import DaemonRefused
 from taskscaler._jobsfile import Retention, SubmittedFile, read_submitted_file
 from taskscaler._observe import ScalerEvent
 from taskscaler._recorded_run import RecordedRun, read_run
 from taskscaler._scaler import Taskscaler
+from taskscaler._tracer import SpanContext, current, read_context
 from taskscaler._wording import iso
-from taskscaler.batch import Batch, BatchState, EventLog, JobRecord, JobState, Over, PoolFacts
+from taskscaler.batch import Batch, BatchState, EventLog, JobChanged, JobRecord, JobState, Over, PoolFacts
 from taskscaler.batch._described import counts_of
+from taskscaler.batch._followed import Following
 from taskscaler.batch._select import select_one
 from taskscaler.batch._share import SubmittedShare
 from taskscaler.batch._used import UsedInstances
-from taskscaler.cli._doctor._state import in_units
 from taskscaler.config import Autoscaler
 from taskscaler.executors import Executor
 from taskscaler.serve._batch_files import BatchFiles, Fate, Ticket
 from taskscaler.serve._peers import Peer
 from taskscaler.serve._retention import Finished, Room, outdated, room
+from taskscaler.serve._shares import has_room
 
 LARGEST_UPLOAD = 4 << 30
 """Bytes of a submission."""
@@ -142,6 +145,9 @@ class Batches:
     retention: Retention
     say: Callable[[str], object]
     """Prints a line."""
+
+    hear_of_jobs: Callable[[JobChanged], None] | None = None
+    """Hears of each change of a job."""
 
     disk: Callable[[Path], tuple[int, int]] = _disk
     """Free and all bytes of the disk that has a path."""
@@ -263,10 +269,20 @@ class Batches:
                 async for _ in chunks:
                     pass
             return batch
-        self._refuse_if_full()
-        if len(self._receiving) >= MOST_UPLOADS:
+        self._refuse_if_full(peer)
+        if not has_room(MOST_UPLOADS, Counter(each.uid for each in self._receiving.values()), peer):
             raise DaemonRefused("too many batches are being submitted; try again in a moment", status=503)
-        ticket = Ticket(id=self._fresh_id(), uid=peer.uid, name=name, submitted=self.clock.now(), request=request)
+        asks = current()
+        parent, state = (asks.traceparent, asks.state) if isinstance(asks, SpanContext) else ("", "")
+        ticket = Ticket(
+            id=self._fresh_id(),
+            uid=peer.uid,
+            name=name,
+            submitted=self.clock.now(),
+            request=request,
+            traceparent=parent,
+            tracestate=state,
+        )
         files = BatchFiles(self.directory / ticket.id)
         self._receiving[ticket.id] = ticket
         try:
@@ -286,6 +302,13 @@ class Batches:
         batch = self.known[ticket.id] = OwnedBatch(ticket, files, jobs=len(file.jobs))
         self.start_soon(self._see_through, batch, file)
         return batch
+
+    def _following(self, ticket: Ticket) -> Following | None:
+        """How the jobs of a batch are followed: as a part of what its client was at when it was submitted."""
+        if self.scaler.tracer is None:
+            return None
+        parent = read_context(ticket.traceparent, ticket.tracestate)
+        return Following(tracer=self.scaler.tracer, parent=parent, pipeline=Path(ticket.name).stem)
 
     async def _from(self, uid: int, request: str) -> OwnedBatch | None:
         """Find the batch that comes from a request; None: there is none."""
@@ -312,7 +335,7 @@ class Batches:
         """
         batch = self.known.get(id_)
         if batch is None or not _may_see(peer, batch):
-            raise DaemonRefused(f"there is no batch {id_!r}; `taskscaler jobs` lists those that there are", status=404)
+            raise DaemonRefused(f"there is no batch {id_!r}; `taskscaler jobs` lists all batches", status=404)
         return batch
 
     async def cancel(self, batch: OwnedBatch) -> None:
@@ -391,13 +414,13 @@ class Batches:
     def _look_at_disk(self) -> Room:
         return room(*self.disk(self.directory))
 
-    def _refuse_if_full(self) -> None:
+    def _refuse_if_full(self, peer: Peer) -> None:
         if self._closing:
             raise DaemonRefused("the daemon is ending; submit the batch when it is back", status=503)
         self._refuse_without_room(0)
-        if len(self.unfinished) >= MOST_UNFINISHED:
-            why = f"{MOST_UNFINISHED} batches are not over; wait for some, or cancel some"
-            raise DaemonRefused(why, status=503)
+        if not has_room(MOST_UNFINISHED, Counter(each.ticket.uid for each in self.unfinished), peer):
+            why = f"{MOST_UNFINISHED} batches are not over, or too many of this user's"
+            raise DaemonRefused(f"{why}; wait for some, or cancel some", status=503)
 
     def _refuse_without_room(self, size: int) -> None:
         """Leave on the disk what the journal and the batches that there are need, beside so many bytes to come."""
@@ -439,9 +462,12 @@ class Batches:
         if path.stat().st_size > LARGEST_JOBS_FILE:
             raise DaemonRefused(f"the jobs file is larger than {in_units(LARGEST_JOBS_FILE)}; use a matrix", status=413)
         found = await self._read(path)
-        if sum(batch.jobs for batch in self.unfinished) + len(found.jobs) > MOST_JOBS:
-            why = f"there would be more than {MOST_JOBS} jobs in batches that are not over; wait for some to end"
-            raise DaemonRefused(why, status=503)
+        jobs: Counter[int] = Counter()
+        for batch in self.unfinished:
+            jobs[batch.ticket.uid] += batch.jobs
+        if not has_room(MOST_JOBS, jobs, Peer(ticket.uid), len(found.jobs)):
+            why = f"there would be more than {MOST_JOBS} jobs in batches that are not over, or too many of this user's"
+            raise DaemonRefused(f"{why}; wait for some to end", status=503)
         return found
 
     async def _read(self, path: Path) -> SubmittedFile:
@@ -488,10 +514,11 @@ class Batches:
                 events=events,
                 clock=self.clock,
                 patience=inf,  # others may have the slots for as long as they like
-                observer=used.changed,
+                observer=partial(self._changed, used),
                 log_internal_ip=self.fleet.log_internal_ip,
                 log_external_ip=self.fleet.log_external_ip,
                 only=frozenset() if batch.cancelled else None,
+                following=self._following(batch.ticket),
             )
             batch.running, batch.used = running, used
             self._running[batch.ticket.id] = batch
@@ -508,11 +535,23 @@ class Batches:
                 await to_thread.run_sync(events.end, over)
                 await self._end(batch, state)
 
+    def _changed(self, used: UsedInstances, change: JobChanged) -> None:
+        used.changed(change)
+        if self.hear_of_jobs is not None:
+            self.hear_of_jobs(change)
+
+    @property
+    def states(self) -> Sequence[BatchState]:
+        """Those of the batches that are not over and whose jobs are seen to."""
+        running = (batch.running for batch in self._running.values() if batch.fate is None)
+        return [each.state for each in running if each is not None]
+
     async def _end(self, batch: OwnedBatch, state: BatchState | None) -> None:
         counts = {} if state is None else counts_of(state)
         well = state is not None and state.succeeded
         end = partial(batch.files.end, self.clock.now(), well=well, jobs=counts)
         batch.fate = await to_thread.run_sync(end, limiter=self._reading)
+        log.info("batch_ended", extra={"batch": batch.ticket.id, "well": well, "cancelled": batch.cancelled})
 
     async def _state_of(self, batch: OwnedBatch) -> BatchState:
         if batch.fate is None:

@@ -136,6 +136,9 @@ class Keep(OfLease):
     there: bool | None = None
     """Whether the client leaves a command or files on the instance, for the daemon to remove in the end."""
 
+    noted: bool | None = None
+    """Whether it is noted there which command runs, always: if that is gone in the end, the instance is removed."""
+
 
 @frozen(kw_only=True)
 class OfRequest:
@@ -191,6 +194,14 @@ class OfInstance:
     instance: str = _name()
     why: str = field(default="", validator=_short)
     """For people to read."""
+
+
+@frozen(kw_only=True)
+class Link:
+    """Lets somebody see the status page."""
+
+    changes: bool = False
+    """Whether they may change something, too."""
 
 
 @frozen(kw_only=True)

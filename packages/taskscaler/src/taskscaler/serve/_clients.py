@@ -11,6 +11,7 @@ The scaler says who gets a slot; this says whose it is. Nothing here awaits, rea
 """
 
 import heapq
+from collections import Counter
 from collections.abc import Iterator
 from enum import Enum
 from itertools import count
@@ -20,6 +21,8 @@ from attrs import define, field, frozen
 
 from taskscaler._errors import DaemonRefused, KeyInUse, NotHeld
 from taskscaler._wire import ClientUnknown
+from taskscaler.serve._peers import Peer
+from taskscaler.serve._shares import has_room
 
 MOST_CLIENTS = 10_000
 """At a time; one that opens a client for each job has a mistake in it."""
@@ -78,6 +81,9 @@ class Clients:
     _looks: list[tuple[float, int, Client]] = field(factory=list, init=False)
     """Heap of when to look at which client; the number keeps clients from being compared."""
 
+    _users: Counter[int] = field(factory=Counter, init=False)
+    """How many each user has."""
+
     _numbers: Iterator[int] = field(factory=count, init=False)
 
     def __len__(self) -> int:
@@ -92,9 +98,11 @@ class Clients:
         """
         client = self._clients.get(id_)
         if client is None:
-            if len(self._clients) >= MOST_CLIENTS:
-                raise DaemonRefused(f"the daemon has {MOST_CLIENTS} clients already; use one for many leases")
+            if not has_room(MOST_CLIENTS, self._users, Peer(uid)):
+                why = f"the daemon has {MOST_CLIENTS} clients already, or this user has more than a fair share of them"
+                raise DaemonRefused(f"{why}; use one for many leases")
             client = self._clients[id_] = Client(id_, uid, pid, ttl, now)
+            self._users[uid] += 1
         elif client.uid != uid:
             raise DaemonRefused("the client belongs to another user; make one of your own")
         client.pid, client.ttl = pid, ttl
@@ -208,6 +216,9 @@ class Clients:
         if self._clients.get(client.id) is not client:
             return []
         del self._clients[client.id]
+        self._users[client.uid] -= 1
+        if not self._users[client.uid]:
+            del self._users[client.uid]
         given = [GiveBack(key, hold) for key, (hold, _) in client.holds.items()]
         for each in given:
             self.drop(each.key)

@@ -17,7 +17,11 @@ from attrs import asdict, define, field
 from fleeting import ConfigError, ConnectorConfig, FleetingError, JournalError, LoopClock
 from fleeting.cli import SIGNALLED, SUCCEEDED, in_lines
 from fleeting.plugins import span
-from taskscaler._observe import ScalerEvent
+from taskscaler._cost import Spending, cost_as_data
+from taskscaler._errors import DaemonRefused
+from taskscaler._fleet_log import FleetLog
+from taskscaler._observe import InstanceEvent, ScalerEvent
+from taskscaler._open_files import allow_open_files
 from taskscaler._scaler import Taskscaler
 from taskscaler._wording import counted, enumerated, iso
 from taskscaler.serve._app import Api
@@ -27,7 +31,9 @@ from taskscaler.serve._holders import Holders
 from taskscaler.serve._listen import listening
 from taskscaler.serve._notify import notify, watchdog_interval
 from taskscaler.serve._owners import JobOwner, Owners
-from taskscaler.serve._server import Server
+from taskscaler.serve._page._door import Door
+from taskscaler.serve._page._watch import Watch
+from taskscaler.serve._server import Server, connections_of
 from taskscaler.serve._tcp import MOST_CONNECTIONS, Entrance, listening_on_tcp
 
 GOODBYE = 2.0
@@ -61,8 +67,17 @@ class Daemon:
     entrance: Entrance | None = None
     """Where it listens over TCP, too."""
 
+    page_entrance: Entrance | None = None
+    """Where it shows the status page."""
+
+    page_without_link: bool = False
+    """Whether everybody who reaches that may look."""
+
     job_owners: Sequence[JobOwner] = ()
     """Who brings jobs to the fleet, beside clients and batches."""
+
+    on_terminal: bool = False
+    """Whether what it says is read on a terminal, and not kept."""
 
     boot: str = field(factory=lambda: token_hex(8), init=False)
     scaler: Taskscaler = field(init=False)
@@ -70,8 +85,10 @@ class Daemon:
     batches: Batches = field(init=False)
     owners: Owners = field(init=False)
     _api: Api = field(init=False)
+    _page: Door | None = field(default=None, init=False)
     _clock: LoopClock = field(init=False)
     _since: float = field(init=False)
+    _spending: Spending = field(init=False)
     _opening: anyio.CancelScope = field(factory=anyio.CancelScope, init=False)
     _tasks: anyio.abc.TaskGroup = field(init=False)
     _ended_by: int = field(default=0, init=False)
@@ -92,29 +109,46 @@ class Daemon:
         async with (
             listening(self.socket, self.group) as listener,
             listening_on_tcp(self.entrance) as others,
+            listening_on_tcp(self.page_entrance) as shown,
             anyio.create_task_group() as self._tasks,
         ):
             await self._tasks.start(self._heed_signals)
             self._clock = LoopClock()
             self._since = self._clock.now()
             self._api = Api(self)
-            self.scaler = self.file.scaler(self._clock, [self._api.hear, self._hear])
+            self._page = self._shown_at(shown)
+            self._spending = Spending.at({pool.name: pool.tariff for pool in self.file.autoscaler.all_pools})
+            shows = [] if self._page is None else [self._page.watch.hear]
+            self.scaler = self.file.scaler(self._clock, [self._api.hear, self._hear, FleetLog(), *shows])
             with self._opening:
                 async with self.scaler:
-                    await self._serve(self._servers(listener, others))
+                    await self._serve(self._servers(listener, others, shown))
             self._tasks.cancel_scope.cancel()
         self.say("stopped")
         return SIGNALLED + self._ended_by if self._ended_by else SUCCEEDED
 
+    def _shown_at(self, listeners: Sequence[SocketListener]) -> Door | None:
+        """Make the status page, if it is shown."""
+        if self.page_entrance is None:
+            return None
+        watch, without_link = Watch(self, self._clock), self.page_without_link
+        page = Door(self.page_entrance, watch, self._api.explain, self, self._clock, without_link)
+        page.port = listeners[0].extra(SocketAttribute.local_port)
+        return page
+
     def _servers(
-        self, listener: SocketListener, others: Sequence[SocketListener]
+        self, listener: SocketListener, others: Sequence[SocketListener], shown: Sequence[SocketListener]
     ) -> Sequence[tuple[Server, SocketListener]]:
         """Give each listener its own server, so that nobody takes another's places."""
         app = self._api.app()
-        servers = [(Server(app), listener)]
+        most = connections_of(allow_open_files(), 1 + len(others) + len(shown))
+        servers = [(Server(app, most), listener)]
         if self.entrance is not None:
             guarded = self.entrance.guard(app)
-            servers += [(Server(guarded, MOST_CONNECTIONS, self.entrance.admit), other) for other in others]
+            servers += [(Server(guarded, min(most, MOST_CONNECTIONS), self.entrance.admit), other) for other in others]
+        if self._page is not None:
+            page, admit = self._page.app(), self._page.entrance.admit
+            servers += [(Server(page, min(most, MOST_CONNECTIONS), admit), each) for each in shown]
         return servers
 
     async def _serve(self, servers: Sequence[tuple[Server, SocketListener]]) -> None:
@@ -131,6 +165,7 @@ class Daemon:
                 self.file.retention,
                 self.say,
             )
+            self._show_batches()
             self.owners = Owners(self.job_owners, self.say)
             await self._take_up()
             serving.start_soon(self.owners.run)
@@ -139,6 +174,8 @@ class Daemon:
             for server, listener in servers:
                 serving.start_soon(server.serve, listener)
             serving.start_soon(self._show_life)
+            if self._page is not None:
+                serving.start_soon(self._page.watch.run)
             self._say_where([listener for _, listener in servers[1:]])
             self.say(f"ready: {self.file.path} is served on {self.socket} (process {os.getpid()})")
             notify("READY=1", f"STATUS=serving {self.file.path} on {self.socket}")
@@ -148,6 +185,8 @@ class Daemon:
                 async with anyio.create_task_group() as leaving:
                     leaving.start_soon(self.batches.leave)
                     leaving.start_soon(self.owners.leave)
+            if self._page is not None:
+                self._page.watch.close()
             with anyio.move_on_after(GOODBYE):
                 await self._api.settle()
             async with anyio.create_task_group() as closing:
@@ -155,11 +194,38 @@ class Daemon:
                     closing.start_soon(server.close)
             serving.cancel_scope.cancel()
 
+    def _show_batches(self) -> None:
+        """Show batches to Prometheus beside the fleet, if anything is."""
+        if self.file.metrics is not None:
+            from taskscaler.observers._batches import OfBatches  # the client library need not be there
+            from taskscaler.observers._costs import OfCosts
+
+            costs = OfCosts(self.file.metrics.families, lambda: self._spending.so_far(self._clock.now()))
+            self.file.metrics.registry.register(costs)
+            shown = OfBatches(self.file.metrics.families, lambda: self.batches.states)
+            self.batches.hear_of_jobs = shown.changed
+            self.file.metrics.registry.register(shown)
+
     def _say_where(self, listeners: Sequence[SocketListener]) -> None:
-        """Name what TCP clients need."""
+        """Name what TCP clients need, and where metrics are, and traces are sent."""
+        if self.file.metrics is not None and self.file.metrics.url:
+            self.say(f"metrics: {self.file.metrics.url}")
+        if self.file.traces is not None and self.file.traces.endpoint:
+            self.say(f"traces: {self.file.traces.endpoint}")
         if self.entrance is not None:
             port = listeners[0].extra(SocketAttribute.local_port)
             self.say(f"listening on {self.entrance.url(port)}; the token is in {self.entrance.asked.token}")
+        if self._page is not None:
+            self._say_page(self._page)
+
+    def _say_page(self, page: Door) -> None:
+        """Say where the page is; a link, which lets somebody in, only to a terminal: other output is kept."""
+        if page.without_link:
+            self.say(f"status page: {page.url}")
+        elif self.on_terminal:
+            self.say(f"status page: {page.link(changes=False)['url']} (good once; `taskscaler link` prints another)")
+        else:
+            self.say(f"status page: {page.url}; `taskscaler link` prints a link to it")
 
     async def _take_up(self) -> None:
         """Go on with what an earlier daemon has left: before anybody is answered, for its leases' time runs.
@@ -184,6 +250,8 @@ class Daemon:
 
     def _hear(self, event: ScalerEvent) -> None:
         """Pass on what the scaler reports to the batches and to who keeps leases, once they are there."""
+        if isinstance(event, InstanceEvent):
+            self._spending.take(event)
         if hasattr(self, "holders"):
             self.holders.keeper.hear(event)
         if hasattr(self, "batches"):
@@ -209,6 +277,7 @@ class Daemon:
             "answer": explanation.answer,
             "capacity": asdict(explanation.capacity),
             "pools": {pool.name: pool.counts() for pool in explanation.pools},
+            "cost": cost_as_data(self._spending.so_far(self._clock.now())),
             "clients": len(self.holders.clients),
             "leases": len(self.holders.held),
             "kept": self.holders.keeper.left,
@@ -216,6 +285,16 @@ class Daemon:
             "jobs": self.batches.jobs_running,
             "owners": self.owners.status(),
         }
+
+    def link(self, *, changes: bool) -> dict[str, object]:
+        """Make a link to the status page.
+
+        Raises:
+            DaemonRefused: There is none.
+        """
+        if self._page is None:
+            raise DaemonRefused("the daemon shows no status page; start it with --http HOST:PORT", status=404)
+        return self._page.link(changes=changes)
 
     def connector_of(self, pool: str) -> ConnectorConfig:
         """How to connect to the instances of a pool."""
@@ -237,9 +316,11 @@ class Daemon:
         if not self._draining:
             self._draining = True
             self.batches.drain()
-            self.owners.drain()
+            self.owners.drain(for_good=delete)
             self.say(f"draining: {self._left} left")
             self._tasks.start_soon(self._end_with_the_last)
+        elif delete:
+            self.owners.drain(for_good=True)
         with anyio.move_on_after(timeout):
             drained = await self.scaler.drain()
             await self.owners.settle()
@@ -273,8 +354,9 @@ class Daemon:
         try:
             file = await to_thread.run_sync(read_fleet_file, self.file.path, self.runner)
             later = await self.owners.reload()
-            if self.entrance is not None:
-                await to_thread.run_sync(self.entrance.reload)
+            for each in (self.entrance, self.page_entrance):
+                if each is not None:
+                    await to_thread.run_sync(each.reload)
             await self.scaler.configure(policies=file.autoscaler.policy)
         except OSError as error:
             problem = f"{self.file.path} cannot be read ({error.strerror}); nothing was reloaded"

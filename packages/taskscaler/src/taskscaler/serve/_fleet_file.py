@@ -4,7 +4,7 @@ import os
 from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from attrs import evolve, field, frozen
 
@@ -21,6 +21,11 @@ from taskscaler._state import default_directory
 from taskscaler.cli._changes import changes_beside_jobs, changes_of_table
 from taskscaler.config import Autoscaler, StateStorage
 from taskscaler.executors import Executor
+from taskscaler.observers._finding import with_metrics, with_traces
+
+if TYPE_CHECKING:  # it imports the client library, which need not be there
+    from taskscaler.observers.metrics import Metrics
+    from taskscaler.observers.traces import Traces
 
 _KEEPS = (
     "delete_instances_on_shutdown does not apply to a daemon: its instances stay when it is restarted;"
@@ -44,6 +49,12 @@ class FleetFile:
     """Of the pools, in their order; not opened yet."""
 
     observers: Sequence[ScalerObserver]
+    metrics: "Metrics | None" = None
+    """The one among them that shows the fleet to Prometheus, if there is one."""
+
+    traces: "Traces | None" = None
+    """The one that follows its jobs, if there is one."""
+
     executors: Mapping[str, Executor] = field(factory=dict)
     """Those that the file has settings for, by name."""
 
@@ -61,6 +72,19 @@ class FleetFile:
 
     notes: Sequence[str]
     """What was accepted but should be written otherwise, or is not as written, one sentence each."""
+
+    def shown(self, listen: str | None, *, traces: bool = False) -> Self:
+        """Have metrics shown on an address, and jobs followed, as a command line wants it; else as the file has it.
+
+        Raises:
+            WrongArguments: What that needs is not installed.
+            ConfigError: The environment asks for something that cannot be had.
+        """
+        observers, metrics = with_metrics(self.observers, listen)
+        observers, followed = with_traces(observers, wanted=traces)
+        if followed is not None:
+            followed.inherits = False  # what others ask of a daemon is no part of how it was started
+        return evolve(self, observers=observers, metrics=metrics, traces=followed)
 
     @property
     def batches(self) -> Path:

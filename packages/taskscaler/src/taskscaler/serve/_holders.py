@@ -327,8 +327,8 @@ class Holders:
             who = f"process {held.client.pid}" if held.client.pid else "its client"
             return f"the lease {key!r} is not kept: it ends with {who}; end that"
         if why := self.keeper.ended.get(key):
-            return f"the lease {key!r} {why}; `taskscaler leases` lists those that there are"
-        return f"no lease is kept under the key {key!r}; {hint or '`taskscaler leases` lists those that there are'}"
+            return f"the lease {key!r} {why}; `taskscaler leases` lists all leases"
+        return f"no lease is kept under the key {key!r}; {hint or '`taskscaler leases` lists all leases'}"
 
     async def _resume(self, asked: Resume) -> Lease:
         return await self.scaler.resume(asked.key, timeout=inf if asked.timeout is None else asked.timeout)

@@ -6,7 +6,7 @@ this sees to it. A daemon that is killed finds all of them again on the disk, an
 
 import json
 import logging
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from hashlib import sha256
@@ -27,6 +27,8 @@ from taskscaler._observe import LeaseEvent, ScalerEvent
 from taskscaler._scaler import Taskscaler, bound_detached
 from taskscaler.serve._bodies import Keep
 from taskscaler.serve._kept import Due, Kept
+from taskscaler.serve._peers import Peer
+from taskscaler.serve._shares import has_room
 
 MOST_KEPT = 1_000
 """At a time."""
@@ -160,10 +162,13 @@ class Keeper:
             DaemonRefused: There are too many, or it cannot be written down.
         """
         known = self.kept.get(key)
-        if known is None and len(self.kept) >= MOST_KEPT:
-            raise DaemonRefused(f"{MOST_KEPT} leases are kept already; `taskscaler stop` ends one", status=503)
+        if known is None and not has_room(MOST_KEPT, Counter(each.uid for each in self.kept.values()), Peer(uid)):
+            why = f"{MOST_KEPT} leases are kept already, or too many of this user's"
+            raise DaemonRefused(f"{why}; `taskscaler stop` ends one", status=503)
         kept = known or Kept(key=key, name=token_hex(8), uid=uid)
-        self.kept[key] = kept.wanted(asked.ttl, asked.idle_timeout, stays=asked.stays, there=asked.there)
+        self.kept[key] = kept.wanted(
+            asked.ttl, asked.idle_timeout, stays=asked.stays, there=asked.there, noted=asked.noted
+        )
         self.ended.pop(key, None)
         try:
             await self._write(key)
@@ -311,7 +316,7 @@ class Keeper:
         try:
             with anyio.fail_after(END_TIMEOUT):
                 async with lease.unless_lost(), lease.dial() as connection:
-                    await remove_all(connection, kept.name)
+                    await remove_all(connection, kept.name, noted=kept.noted)
         except Exception as error:
             log.warning("left_on_instance", exc_info=error, extra={"key": kept.key, "instance": lease.instance})
             return False

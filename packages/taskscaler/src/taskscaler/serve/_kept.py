@@ -53,6 +53,9 @@ class Kept:
     there: bool = False
     """Whether its holders leave something on the instance."""
 
+    noted: bool = False
+    """Whether they have always noted there which command runs: if that is gone, nobody knows."""
+
     stays: bool = True
     """Whether it is kept when the command that was left in it has ended and somebody has seen that."""
 
@@ -69,7 +72,12 @@ class Kept:
     def facts(self) -> KeptFacts:
         """For the client."""
         return KeptFacts(
-            name=self.name, ttl=self.ttl, idle_timeout=self.idle_timeout, stays=self.stays, there=self.there
+            name=self.name,
+            ttl=self.ttl,
+            idle_timeout=self.idle_timeout,
+            stays=self.stays,
+            there=self.there,
+            noted=self.noted,
         )
 
     @property
@@ -105,7 +113,15 @@ class Kept:
             return Due.LOOK
         return Due.END if now >= self.ends_at else Due.NOTHING
 
-    def wanted(self, ttl: float | None, idle_timeout: float | None, *, stays: bool | None, there: bool | None) -> Self:
+    def wanted(
+        self,
+        ttl: float | None,
+        idle_timeout: float | None,
+        *,
+        stays: bool | None,
+        there: bool | None,
+        noted: bool | None = None,
+    ) -> Self:
         """Its client wants it kept otherwise; None: as before."""
         return evolve(
             self,
@@ -113,6 +129,7 @@ class Kept:
             idle_timeout=self.idle_timeout if idle_timeout is None else idle_timeout,
             stays=self.stays if stays is None else stays,
             there=self.there if there is None else there,
+            noted=self.noted if noted is None else noted,
         )
 
     def taken(self) -> Self:

@@ -3,8 +3,10 @@
 import fcntl
 import grp
 import os
+import stat
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from itertools import takewhile
 from pathlib import Path
 
 import anyio
@@ -23,6 +25,10 @@ def place_of(fleet: Path, given: Path | None, group: str | None) -> Path:
     if given is not None:
         return given.absolute()
     return (GROUP_DIRECTORY if group else socket_directory()) / f"{fleet.stem}.sock"
+
+
+class _NotInGroup(PermissionError):
+    """Files cannot be given to a group whose member one is not."""
 
 
 @asynccontextmanager
@@ -45,8 +51,11 @@ async def listening(path: Path, group: str | None) -> AsyncIterator[SocketListen
             stack.callback(_remove, path)
             if members is not None:
                 _share(path, members, 0o660)
+        except _NotInGroup as error:
+            why = f"only members of the group {group!r} can share a socket with it"
+            raise SocketRefused(f"{why}; add the daemon's user to the group") from error
         except OSError as error:
-            raise SocketRefused(f"{path} cannot be listened on: {error.strerror or error}") from error
+            raise SocketRefused(f"cannot listen on {path}: {error.strerror or error}") from error
         yield listener
 
 
@@ -58,13 +67,44 @@ def _id_of(group: str) -> int:
 
 
 def _make_directory(directory: Path, members: int | None) -> None:
+    """Have a directory that the members can go through, as each must who connects to a socket in it.
+
+    Only those that are made here are given to the members: what else is in one that was there is not known here.
+    """
+    made = [*takewhile(lambda path: not path.exists(), (directory, *directory.parents))]
     make_private(directory)
-    if members is not None and directory.stat().st_mode & 0o077 == 0:
-        _share(directory, members, 0o710)
+    if members is not None:
+        try:
+            for path in made:
+                _share(path, members, 0o710)
+        except _NotInGroup:
+            for path in made:  # they would be private ones that were there, the next time
+                path.rmdir()
+            raise
+        _let_through(directory, members)
+
+
+def _let_through(directory: Path, members: int) -> None:
+    """See that members can go through a directory.
+
+    Raises:
+        SocketRefused: They cannot, and it is not only for sockets.
+    """
+    status = directory.stat()
+    mode = stat.S_IMODE(status.st_mode)
+    if mode & 0o001 or (mode & 0o010 and status.st_gid == members):
+        return
+    if directory != GROUP_DIRECTORY:
+        why = f"members of the group cannot go through {directory}"
+        raise SocketRefused(f"{why}; let them (`chmod o+x`), or name a socket in another directory with --socket")
+    directory.chmod(mode | 0o001)  # what is in it has modes of its own
 
 
 def _share(path: Path, members: int, mode: int) -> None:
-    os.chown(path, -1, members)
+    try:
+        os.chown(path, -1, members)
+    except PermissionError as error:
+        raise _NotInGroup(*error.args) from error
     path.chmod(mode)
 
 

@@ -47,6 +47,11 @@ class OwnedJob(Protocol):
         """Whether nothing more comes into its log."""
         ...
 
+    @property
+    def left(self) -> bool:
+        """Whether it is over here only: this daemon is ending, and the next one goes on with it."""
+        ...
+
     def as_data(self) -> Mapping[str, object]:
         """Describe it as a batch: the keys are those of the answer to ``batches``."""
         ...
@@ -56,7 +61,7 @@ class OwnedJob(Protocol):
         ...
 
     async def wait(self) -> None:
-        """Wait until it is over."""
+        """Wait until it is over; one that is left is not."""
         ...
 
     def cancel(self) -> None:
@@ -84,8 +89,13 @@ class JobOwner(Protocol):
         """Bring jobs and see them to their ends, until all are left after `leave`."""
         ...
 
-    def drain(self) -> None:
-        """Bring no more jobs; those that are there go on."""
+    def drain(self, *, for_good: bool = False) -> None:
+        """Bring no more jobs; those that are there go on. It may be called again.
+
+        Args:
+            for_good: Whether nobody resumes later what has no slot yet: it is to be handed back, so that somebody else
+                runs it. Otherwise it waits for the next daemon.
+        """
         ...
 
     async def settle(self) -> None:
@@ -155,10 +165,10 @@ class Owners:
             log.exception("owner_failed")
             self._say(f"warning: no more jobs come from one of their owners: {one_line(str(error))}")
 
-    def drain(self) -> None:
+    def drain(self, *, for_good: bool = False) -> None:
         """See `JobOwner.drain`."""
         for owner in self._owners:
-            owner.drain()
+            owner.drain(for_good=for_good)
 
     async def settle(self) -> None:
         """See `JobOwner.settle`; what takes too long is left to the next daemon."""

@@ -9,7 +9,8 @@ import anyio
 
 from fleeting.cli import outcome
 from taskscaler._open_files import allow_open_files
-from taskscaler.cli._log import logging_on
+from taskscaler.cli._log import logging_on, note
+from taskscaler.cli._log_formats import LogFormat
 from taskscaler.serve._daemon import Daemon
 from taskscaler.serve._fleet_file import FleetFile
 from taskscaler.serve._owners import JobOwner
@@ -29,10 +30,13 @@ def run_daemon(
     stop_timeout: float,
     runner: str | None,
     listen: Listen | None = None,
-    owners: Callable[[], Sequence[JobOwner]] = tuple,
+    page: Listen | None = None,
+    page_without_link: bool = False,
+    owners: Callable[[Callable[[str], None]], Sequence[JobOwner]] = lambda _: (),
+    notes: Sequence[str] = (),
     loggers: Sequence[str] = (),
     level: int = logging.INFO,
-    as_json: bool = False,
+    style: LogFormat = "text",
 ) -> int:
     """Serve the fleet of a file until it is stopped; returns the exit status.
 
@@ -43,22 +47,41 @@ def run_daemon(
         stop_timeout: Seconds that leases have to end after the first signal.
         runner: Which runner of a ``config.toml``.
         listen: Where it listens over TCP, too.
-        owners: Makes those who bring jobs, in the event loop.
+        page: Where it shows the status page.
+        page_without_link: Whether everybody who reaches that may look.
+        owners: Makes those who bring jobs, in the event loop; takes what prints a line.
+        notes: Lines to be printed first.
         loggers: Names of libraries that log, too.
         level: What is logged, and what is more important.
-        as_json: Whether as JSON.
+        style: How; unless it is text, what is said to people is logged, too, instead of printed.
     """
-    for note in file.notes:
-        say(f"note: {note}")
+    tell = say if style == "text" else note
 
     def serve() -> int:
-        entrance = None if listen is None else Entrance.of(listen)
+        for line in (*notes, *(f"note: {each}" for each in file.notes)):
+            tell(line)
+        entrance, shown = (None if each is None else Entrance.of(each) for each in (listen, page))
+        if page_without_link and shown is not None:
+            shown.check_own("--http-no-link")
 
         async def run() -> int:
-            return await Daemon(file, place, group, stop_timeout, say, runner, entrance, owners()).run()
+            daemon = Daemon(
+                file,
+                place,
+                group,
+                stop_timeout,
+                tell,
+                runner,
+                entrance,
+                shown,
+                page_without_link,
+                owners(tell),
+                on_terminal=style == "text" and sys.stdout.isatty(),
+            )
+            return await daemon.run()
 
         allow_open_files()
-        with logging_on(sys.stderr, also=loggers, level=level, as_json=as_json):
-            return anyio.run(run)
+        return anyio.run(run)
 
-    return outcome(serve)
+    with logging_on(sys.stderr, also=loggers, level=level, style=style):
+        return outcome(serve)

@@ -2,28 +2,35 @@
 
 anycorn speaks HTTP, on asyncio and trio alike. Its own `serve` accepts by itself, and neither says which user has
 connected nor bounds how many do; so the listener is ours, and each connection is given to anycorn's `TCPServer`.
+What asks the app costs the same however small a piece of a body is, so pieces are as large as what has come allows.
 """
 
 import errno
 import json
 import logging
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from typing import Any
+from socket import AF_UNSPEC
+from typing import Any, cast
 
 import anyio
+import h11
 from anycorn.app_wrappers import ASGIWrapper
 from anycorn.config import Config
 from anycorn.events import Event, Updated
+from anycorn.protocol.h11 import H11Protocol
 from anycorn.tcp_server import TCPServer
 from anycorn.typing import ConnectionState
 from anycorn.worker_context import WorkerContext
 from anyio.abc import ByteStream, SocketAttribute, SocketListener, SocketStream
 from attrs import define, field
 
+from fleeting.runtime import PulledStream, accept
 from taskscaler._errors import DaemonRefused
 from taskscaler._wire import error_as_data
 from taskscaler.serve._peers import Peer, peer_of
+from taskscaler.serve._shares import has_room
 
 MOST_CONNECTIONS = 8192
 """At a time: each client has one that stays open, and one for each slot that it waits for."""
@@ -31,14 +38,23 @@ MOST_CONNECTIONS = 8192
 LONGEST_HEAD = 16 * 1024
 """Bytes of a request's first line and headers."""
 
+MOST_STREAMS = 4
+"""Requests at a time over one connection that speaks HTTP/2, which anycorn does as well; no client of ours does."""
+
 IDLE = 15
 """Seconds until a connection has sent a request's head, from when it was made or its last request was answered."""
 
 SEND_TIMEOUT = 10.0
 """Seconds that a client may take to read what it is sent; then its connection is closed."""
 
+SENT_IN_TIME = 64 * 1024
+"""Bytes of it, at most, for which it has that time."""
+
 MOST_REFUSED = 64
 """Connections too many that are told so at a time; further ones are closed."""
+
+PIECE = 256 * 1024
+"""Bytes of a body that are read at a time, at most."""
 
 HEARING = 1.0
 """Seconds for which a connection that is too much is still listened to, so that it can read why."""
@@ -54,6 +70,14 @@ def written(status: int, why: str) -> bytes:
     return f"{head}content-length: {len(body)}\r\n\r\n".encode() + body
 
 
+def connections_of(open_files: int, listeners: int) -> int:
+    """Say how many connections each listener may have, of the files that may be open.
+
+    A quarter of these is left for the logs of jobs and for the journal, whoever takes all connections.
+    """
+    return max(1, min(MOST_CONNECTIONS, open_files * 3 // 4 // listeners))
+
+
 _FULL = written(503, "too many connections; wait")
 
 log = logging.getLogger("taskscaler.serve")
@@ -64,10 +88,12 @@ class _Patient(ByteStream):
     """A connection whose other end may not take for ever to read."""
 
     _stream: ByteStream
+    is_in_body: Callable[[], bool] = field(default=lambda: False, init=False)
+    """Whether a body comes, of which anycorn takes more at a time than it asks for."""
 
     async def receive(self, max_bytes: int = 65536) -> bytes:
         """Receive, for as long as it takes: anycorn sees to who is idle."""
-        return await self._stream.receive(max_bytes)
+        return await self._stream.receive(PIECE if self.is_in_body() else max_bytes)
 
     async def send(self, item: bytes) -> None:
         """Send within the bound.
@@ -75,11 +101,12 @@ class _Patient(ByteStream):
         Raises:
             anyio.BrokenResourceError: The other end does not read.
         """
-        with anyio.move_on_after(SEND_TIMEOUT):
-            await self._stream.send(item)
-            return
-        await anyio.aclose_forcefully(self._stream)  # also for who waits to receive: nothing would ever end that
-        raise anyio.BrokenResourceError
+        for at in range(0, len(item), SENT_IN_TIME):
+            with anyio.move_on_after(SEND_TIMEOUT) as scope:
+                await self._stream.send(item[at : at + SENT_IN_TIME])
+            if scope.cancelled_caught:
+                await anyio.aclose_forcefully(self._stream)  # also for who waits to receive: nothing would end that
+                raise anyio.BrokenResourceError
 
     async def send_eof(self) -> None:
         """Say that nothing more comes."""
@@ -91,8 +118,49 @@ class _Patient(ByteStream):
 
     @property
     def extra_attributes(self) -> Mapping[Any, Callable[[], Any]]:
-        """Give those of the socket."""
-        return self._stream.extra_attributes
+        """Give those of the socket, if it is one."""
+        return {SocketAttribute.raw_socket: _Nowhere, **self._stream.extra_attributes}
+
+
+class _Nowhere:
+    """What anycorn finds of the socket of a stream that is none."""
+
+    family = AF_UNSPEC
+
+    def getpeername(self) -> str:
+        """Say who is at the other end."""
+        return ""
+
+    def getsockname(self) -> str:
+        """Say who we are."""
+        return ""
+
+
+class _Whole(h11.Connection):
+    """Gives all that has come of a body as one piece, in however many chunks: gitlab-runner sends 32 KiB in each."""
+
+    _next: Any = None
+    """What comes after the piece that was given."""
+
+    def is_in_body(self) -> bool:
+        """Say whether a body comes."""
+        return self.their_state is h11.SEND_BODY
+
+    def next_event(self) -> Any:  # noqa: ANN401  (h11's)
+        """Give the next event."""
+        event, self._next = self._next or super().next_event(), None
+        if type(event) is not h11.Data:
+            return event
+        pieces = [event.data]
+        while type(following := super().next_event()) is h11.Data:
+            pieces.append(following.data)
+        self._next = None if following is h11.NEED_DATA else following
+        return h11.Data(data=b"".join(pieces)) if len(pieces) > 1 else event
+
+    def start_next_cycle(self) -> None:
+        """Forget the end of a body that was answered before it was given."""
+        self._next = None
+        super().start_next_cycle()
 
 
 class _Connection(TCPServer):
@@ -101,9 +169,13 @@ class _Connection(TCPServer):
     anycorn's own goes on waiting for the next request, which cannot come any more.
     """
 
+    stream: Any  # a `_Patient`: of the socket, anycorn uses no more than this has
     _has_hung_up = False
 
     async def _read_data(self) -> None:
+        if isinstance(self.protocol.protocol, H11Protocol):
+            whole = _Whole(h11.SERVER, max_incomplete_event_size=self.config.h11_max_incomplete_size)
+            self.protocol.protocol.connection, self.stream.is_in_body = whole, whole.is_in_body
         await super()._read_data()
         self._has_hung_up = True
         await self.idle_task.stop()
@@ -120,7 +192,7 @@ async def hear_out(stream: ByteStream) -> None:
         await stream.receive()
 
 
-async def _as_connected(stream: SocketStream) -> tuple[ByteStream, Peer]:
+async def _as_connected(stream: ByteStream) -> tuple[ByteStream, Peer]:
     """Take a connection on a Unix socket as it is: the kernel says whose it is."""
     return stream, peer_of(stream.extra(SocketAttribute.raw_socket))
 
@@ -130,16 +202,28 @@ class Server:
     """Answers what comes in on a listener."""
 
     app: Any
-    """The ASGI application; finds the `Peer` in the state of each request, as ``peer``."""
+    """The ASGI application; finds whom it speaks with in the state of each request, as ``peer``."""
 
     most: int = MOST_CONNECTIONS
-    admit: Callable[[SocketStream], Awaitable[tuple[ByteStream, Peer]]] = _as_connected
-    """Says what to speak over, and with whom; may take its time, within bounds of its own."""
+    """Connections that are open at a time; further ones are told so."""
+
+    admit: Callable[[ByteStream], Awaitable[tuple[ByteStream, Peer]]] = _as_connected
+    """Says what to speak over, and with which user, among whom connections are shared; may take its time, within bounds
+    of its own."""
+
+    pause: float = 0.0
+    """Seconds from one connection until the next is taken."""
+
+    oldest_gives_way: bool = False
+    """Whether the oldest connection is closed for one too many, whosever they are, and not the new one refused."""
+
+    _users: Counter[int] = field(factory=Counter, init=False)
+    """How many connections each user has."""
 
     _refused: int = field(default=0, init=False)
     """How many connections too many are being told so."""
 
-    _open: dict[SocketStream, anyio.CancelScope] = field(factory=dict, init=False)
+    _open: dict[ByteStream, anyio.CancelScope] = field(factory=dict, init=False)
     _accepting: anyio.CancelScope = field(factory=anyio.CancelScope, init=False)
     _closed: anyio.Event = field(factory=anyio.Event, init=False)
     """Set when one more is closed."""
@@ -154,22 +238,26 @@ class Server:
         config.errorlog = config.accesslog = None
         config.h11_max_incomplete_size = LONGEST_HEAD
         config.keep_alive_timeout = IDLE
+        config.h2_max_concurrent_streams = MOST_STREAMS
         config.include_server_header = False
 
     async def serve(self, listener: SocketListener) -> None:
         """Answer until it is closed."""
         async with anyio.create_task_group() as connections:
             with self._accepting:
+                listening = listener.extra(SocketAttribute.raw_socket)
                 while True:
                     try:
-                        stream = await listener.accept()
+                        stream = PulledStream(await accept(listening))
                     except OSError as error:
                         if error.errno not in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
                             raise
                         log.warning("cannot_accept", extra={"error": str(error)})
                         await anyio.sleep(BREATH)
                     else:
-                        connections.start_soon(self._attend, stream)
+                        connections.start_soon(self.answer, stream)
+                        if self.pause:
+                            await anyio.sleep(self.pause)
 
     async def close(self) -> None:
         """Close all connections: what is being sent is cut short, who waits for an answer sees the end."""
@@ -183,13 +271,15 @@ class Server:
                 self._closed = anyio.Event()
                 await self._closed.wait()
 
-    async def _attend(self, stream: SocketStream) -> None:
-        """Serve one connection; whatever goes wrong with it ends nothing else."""
+    async def answer(self, stream: ByteStream) -> None:
+        """Answer over one connection until it ends, however it has come; what goes wrong with it ends nothing else."""
+        if self.oldest_gives_way and len(self._open) >= self.most:
+            self._open.pop(next(iter(self._open))).cancel()
         try:
             if len(self._open) < self.most:
                 with anyio.CancelScope() as self._open[stream]:
                     await self._talk(stream)
-            elif self._refused < MOST_REFUSED:
+            else:
                 await self._refuse(stream)
         except Exception as error:
             log.debug("connection_failed", exc_info=error)
@@ -199,12 +289,14 @@ class Server:
             with anyio.CancelScope(shield=True):
                 await anyio.aclose_forcefully(stream)
 
-    async def _refuse(self, stream: SocketStream) -> None:
+    async def _refuse(self, stream: ByteStream, admitted: ByteStream | None = None) -> None:
         """Say that there are too many; closed with something unread, the connection would lose the answer."""
+        if self._refused >= MOST_REFUSED:
+            return
         self._refused += 1
         try:
             with anyio.move_on_after(HEARING):
-                admitted, _ = await self.admit(stream)
+                admitted = admitted or (await self.admit(stream))[0]
                 await _Patient(admitted).send(_FULL)
                 with suppress(NotImplementedError):  # TLS has no such thing
                     await admitted.send_eof()
@@ -212,8 +304,16 @@ class Server:
         finally:
             self._refused -= 1
 
-    async def _talk(self, stream: SocketStream) -> None:
+    async def _talk(self, stream: ByteStream) -> None:
         admitted, peer = await self.admit(stream)
-        patient: Any = _Patient(admitted)  # of the socket, anycorn uses no more than this has
-        state = ConnectionState({"peer": peer})
-        await _Connection(ASGIWrapper(self.app), self._config, self._context, state, patient).run()
+        if not (self.oldest_gives_way or has_room(self.most, self._users, peer)):
+            self._open.pop(stream)  # it is in nobody's way while it hears why
+            await self._refuse(stream, admitted)
+            return
+        self._users[peer.uid] += 1
+        try:
+            state, patient = ConnectionState({"peer": peer}), cast("SocketStream", _Patient(admitted))
+            await _Connection(ASGIWrapper(self.app), self._config, self._context, state, patient).run()
+        finally:
+            self._users[peer.uid] -= 1
+            self._users += Counter()  # who has none is not counted

@@ -17,7 +17,7 @@ from secrets import compare_digest, token_urlsafe
 from typing import Any, Self, cast
 
 import anyio
-from anyio.abc import ByteStream, SocketAttribute, SocketListener, SocketStream
+from anyio.abc import ByteStream, SocketAttribute, SocketListener
 from anyio.streams.tls import TLSStream
 from attrs import define, field, frozen
 from starlette.datastructures import Headers
@@ -46,7 +46,7 @@ ROUNDS = 5
 SHORTEST_TOKEN, LONGEST_TOKEN = 32, 512
 _TOKEN = re.compile(rb"[!-~]{%d,%d}" % (SHORTEST_TOKEN, LONGEST_TOKEN))
 
-_OWN_NAMES = frozenset({"localhost", "taskscaler", "127.0.0.1", "::1"})
+OWN_NAMES = frozenset({"localhost", "taskscaler", "127.0.0.1", "::1"})
 """What a daemon on this machine's own addresses is called, through a tunnel too."""
 
 _TLS_BEGINS = b"\x16"
@@ -65,8 +65,8 @@ class Listen:
     port: int
     """0: one that is free."""
 
-    token: Path
-    """The file with the token; it is made if it is missing."""
+    token: Path | None = None
+    """The file with the token, which is made if it is missing; None: it opens nothing to a token."""
 
     certificate: Path | None = None
     """PEM, with those in between; None: no TLS."""
@@ -74,12 +74,15 @@ class Listen:
     key: Path | None = None
     """PEM; None: in the same file."""
 
+    option: str = "--listen"
+    """What asked for it."""
+
 
 @frozen
 class _Keys:
     """What is read from files, and read again when the daemon reloads."""
 
-    token: bytes = field(repr=False)
+    token: bytes | None = field(repr=False)
     context: ssl.SSLContext | None
     names: frozenset[str]
     """What the daemon may be called; ``*.`` stands for one more part."""
@@ -100,8 +103,8 @@ class Entrance:
         Raises:
             SocketRefused: It would not be safe, or something cannot be used.
         """
-        addresses = _addresses(asked)
-        if asked.certificate is None and not all(map(_is_own, addresses)):
+        addresses = addresses_of(asked.host, asked.port, asked.option)
+        if asked.certificate is None and not all(map(is_own, addresses)):
             where = asked.host or "all addresses"
             raise SocketRefused(
                 f"{where}: without TLS, the daemon listens on this machine's own addresses only; "
@@ -118,26 +121,27 @@ class Entrance:
             SocketRefused: One of them cannot be used; those before still apply.
         """
         asked = self.asked
-        own = _OWN_NAMES if all(map(_is_own, self.addresses)) else frozenset[str]()
+        own = OWN_NAMES if all(map(is_own, self.addresses)) else frozenset[str]()
         context, certified = None, frozenset[str]()
         if asked.certificate is not None:
             context, certified = _tls(asked.certificate, asked.key)
         named = {asked.host.lower()} if asked.host and not _is_wildcard(asked.host) else set[str]()
-        self._keys = _Keys(_token(asked.token), context, own | certified | named)
+        token = None if asked.token is None else _token(asked.token)
+        self._keys = _Keys(token, context, own | certified | named)
 
     def url(self, port: int) -> str:
         """Where clients find it; of all addresses, under the name of this machine."""
         host = socket.gethostname() if _is_wildcard(self.asked.host) else self.asked.host
         return f"{'http' if self._keys.context is None else 'https'}://{f'[{host}]' if ':' in host else host}:{port}"
 
-    async def admit(self, stream: SocketStream) -> tuple[ByteStream, Peer]:
+    async def admit(self, stream: ByteStream) -> tuple[ByteStream, Peer]:
         """Agree on TLS.
 
         Raises:
             SocketRefused: The other end does not want that; it has been told.
             TimeoutError, OSError, anyio.BrokenResourceError, anyio.EndOfStream: It did not come to that.
         """
-        _keep_alive(stream)
+        keep_alive(stream)
         peer = Peer(os.geteuid(), by_token=True)
         if self._keys.context is None:
             return stream, peer
@@ -153,6 +157,28 @@ class Entrance:
             context = self._keys.context
             return await TLSStream.wrap(begun, server_side=True, ssl_context=context, standard_compatible=False), peer
 
+    @property
+    def is_own(self) -> bool:
+        """Whether it is on this machine's own addresses only."""
+        return all(map(is_own, self.addresses))
+
+    def check_own(self, option: str) -> None:
+        """See that it is, for what *option* asks.
+
+        Raises:
+            SocketRefused: It is not.
+        """
+        if not self.is_own:
+            raise SocketRefused(
+                f"{option} would show the fleet to all who reach {self.asked.host or 'this machine'}; "
+                "leave it out, or listen on 127.0.0.1"
+            )
+
+    @property
+    def speaks_tls(self) -> bool:
+        """Whether nobody on the way can read what is said."""
+        return self._keys.context is not None
+
     def guard(self, app: ASGIApp) -> ASGIApp:
         """Put the door before an application: what comes through has the token."""
 
@@ -166,19 +192,28 @@ class Entrance:
 
         return guarded
 
+    def check_name(self, headers: Headers) -> None:
+        """See whether a request is for us.
+
+        Raises:
+            DaemonRefused: It calls us by a name that is not ours: somebody may have led a browser here.
+        """
+        if not is_named(host := headers.get("host", ""), self._keys.names):
+            names = ", ".join(sorted(self._keys.names))
+            raise DaemonRefused(f"this is not {host[:100]!r}; use one of its names: {names}", status=421)
+
     def _check(self, headers: Headers) -> None:
         """See whether a request may come in.
 
         Raises:
             DaemonRefused: It may not.
         """
-        if not is_named(host := headers.get("host", ""), self._keys.names):
-            names = ", ".join(sorted(self._keys.names))
-            raise DaemonRefused(f"this is not {host[:100]!r}; use one of its names: {names}", status=421)
+        self.check_name(headers)
         if "origin" in headers:
             raise DaemonRefused("a page of a website may not ask; use no browser", status=403)
         scheme, _, token = headers.get("authorization", "").partition(" ")
-        known = compare_digest(token.strip().encode("latin-1"), self._keys.token)
+        own = self._keys.token
+        known = own is not None and compare_digest(token.strip().encode("latin-1"), own)
         if not (known and scheme.lower() == "bearer"):
             why = "a request over TCP needs the daemon's token; send it as `Authorization: Bearer`"
             raise DaemonRefused(why, status=401)
@@ -199,35 +234,47 @@ async def listening_on_tcp(entrance: Entrance | None) -> AsyncIterator[Sequence[
         SocketRefused: One of them cannot be had.
     """
     async with AsyncExitStack() as stack:
-        yield [] if entrance is None else [await _listener(entrance, each, stack) for each in entrance.addresses]
+        if entrance is None:
+            yield []
+            return
+        host, port, option = entrance.asked.host, entrance.asked.port, entrance.asked.option
+        yield [await listen_at(host, port, each, stack, option) for each in entrance.addresses]
 
 
-async def _listener(entrance: Entrance, address: str, stack: AsyncExitStack) -> SocketListener:
-    asked = entrance.asked
+async def listen_at(host: str, port: int, address: str, stack: AsyncExitStack, option: str) -> SocketListener:
+    """Listen on one address of a host, until the stack is left; *option*: what named it.
+
+    Raises:
+        SocketRefused: It cannot be had.
+    """
     try:
-        found = await anyio.create_tcp_listener(local_host=address, local_port=asked.port, backlog=BACKLOG)
+        found = await anyio.create_tcp_listener(local_host=address, local_port=port, backlog=BACKLOG)
     except OSError as error:
-        where = f"{asked.host or address}:{asked.port}"
         raise SocketRefused(
-            f"{where} cannot be listened on ({error.strerror or error}); name another with --listen"
+            f"cannot listen on {host or address}:{port} ({error.strerror or error}); name another with {option}"
         ) from error
     stack.push_async_callback(found.aclose)
     return cast("SocketListener", found.listeners[0])
 
 
-def _addresses(asked: Listen) -> Sequence[str]:
-    """Resolve the host."""
+def addresses_of(host: str, port: int, option: str) -> Sequence[str]:
+    """Resolve a host that is to be listened on; *option*: what named it.
+
+    Raises:
+        SocketRefused: It is none.
+    """
     with suppress(ValueError):
-        return [str(ip_address(asked.host))]
+        return [str(ip_address(host))]
     try:
-        found = socket.getaddrinfo(asked.host or None, asked.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    except OSError as error:
-        why = f"{asked.host!r} is not a name or an address of this machine ({error.strerror or error})"
-        raise SocketRefused(f"{why}; name one with --listen") from error
+        found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except (OSError, UnicodeError) as error:  # the latter of names that cannot be any
+        why = f"{host!r} is not a name or an address of this machine ({getattr(error, 'strerror', None) or error})"
+        raise SocketRefused(f"{why}; name one with {option}") from error
     return [*dict.fromkeys(str(sockaddr[0]) for *_, sockaddr in found)]
 
 
-def _is_own(address: str) -> bool:
+def is_own(address: str) -> bool:
+    """Whether an address is this machine's own, which nobody else reaches."""
     return ip_address(address.partition("%")[0]).is_loopback
 
 
@@ -297,7 +344,8 @@ def _names_in(certificate: Path, server: ssl.SSLContext) -> frozenset[str]:
     return frozenset(str(name).lower() for _, name in found.get("subjectAltName", ()))
 
 
-def _keep_alive(stream: SocketStream) -> None:
+def keep_alive(stream: ByteStream) -> None:
+    """Have it noticed that the other end is gone."""
     raw = stream.extra(SocketAttribute.raw_socket)
     raw.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in KEEP_ALIVE:
@@ -319,7 +367,7 @@ class _Begun(ByteStream):
     """A connection whose beginning has been read already."""
 
     _first: bytes
-    _stream: SocketStream
+    _stream: ByteStream
 
     async def receive(self, max_bytes: int = 65536) -> bytes:
         """Give the beginning, then what follows."""

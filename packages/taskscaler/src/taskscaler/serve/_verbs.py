@@ -63,7 +63,7 @@ VERBS: Sequence[Verb] = (
         method="GET",
         path="/status",
         summary="Show the daemon and its fleet at a glance.",
-        answer="fleet, pid, version, since, state, answer, capacity, clients, owners",
+        answer="fleet, pid, version, since, state, answer, capacity, cost, clients, owners",
     ),
     Verb(
         name="capacity",
@@ -87,6 +87,14 @@ VERBS: Sequence[Verb] = (
         path="/leases",
         summary="List leases: all of them for the daemon's own user, else those of the user who asks.",
         answer="leases: key, pool, instance, slot, since, uid, pid, ttl, kept, ends_at",
+    ),
+    Verb(
+        name="waiting",
+        method="GET",
+        path="/waiting",
+        summary="List who waits for a slot, first come first: all for the daemon's own user, else the keys of the user "
+        "who asks.",
+        answer="waiting: key, reserves, since, place, why, of at most 1,000; total: how many there are",
     ),
     Verb(
         name="decisions",
@@ -118,7 +126,7 @@ VERBS: Sequence[Verb] = (
         method="POST",
         path="/client",
         summary="Begin a client, or have it live on for its bound; name the leases that it had.",
-        answer="ttl; daemon: another one after each restart; leases: those named that it still has; detached",
+        answer="ttl; daemon: another one after each restart; of those named: leases, suspended; detached",
         body=bodies.OpenClient,
         client=True,
     ),
@@ -213,7 +221,7 @@ VERBS: Sequence[Verb] = (
         method="POST",
         path="/keep",
         summary="Have a lease outlive its client, for a bound.",
-        answer="name (for what the client leaves on the instance), ttl, idle_timeout, stays, there",
+        answer="name (for what the client leaves on the instance), ttl, idle_timeout, stays, there, noted",
         body=bodies.Keep,
         client=True,
     ),
@@ -370,6 +378,17 @@ VERBS: Sequence[Verb] = (
         answer="policies: how many; pending: what takes effect with the next start",
         body=bodies.Nothing,
         owner=True,
+    ),
+    Verb(
+        name="link",
+        method="POST",
+        path="/link",
+        summary="Make a link to the status page, which is good once: to look, or with `changes` to cordon, retain and "
+        "drain, too.",
+        answer="url; seconds: how long it is good",
+        body=bodies.Link,
+        owner=True,
+        local=True,
     ),
     Verb(
         name="openapi",

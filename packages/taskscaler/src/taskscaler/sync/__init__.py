@@ -13,8 +13,8 @@ from several threads at once.
 """
 
 from taskscaler.sync._attempts import Attempt, Attempts
-from taskscaler.sync._connection import Connection, Sink, Stream
+from taskscaler.sync._connection import Connection, PortListener, Sink, Stream
 from taskscaler.sync._lease import Lease
 from taskscaler.sync._scaler import Taskscaler, connect
 
-__all__ = ["Attempt", "Attempts", "Connection", "Lease", "Sink", "Stream", "Taskscaler", "connect"]
+__all__ = ["Attempt", "Attempts", "Connection", "Lease", "PortListener", "Sink", "Stream", "Taskscaler", "connect"]

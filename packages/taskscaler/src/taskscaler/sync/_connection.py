@@ -1,6 +1,7 @@
 """Connections and streams, for threads."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from os import PathLike
 from typing import TYPE_CHECKING, Self
@@ -78,9 +79,35 @@ class Connection:
         """Open a stream to a TCP port as seen from the instance. Raises as `open_unix`."""
         return Stream(self._lease.call(self._connection.open_tcp, host, port), self._lease)
 
+    @contextmanager
+    def listen_tcp(self, host: str, port: int, *, patience: float = 0.0) -> Iterator["PortListener"]:
+        """Listen at a TCP port of the instance, whose connections come to us, for as long as the context is open.
+
+        Arguments and errors are those of `fleeting.connectors.listen_tcp`.
+        """
+        with self._lease.stay_in(connectors.listen_tcp(self._connection, host, port, patience=patience)) as listener:
+            yield PortListener(listener, self._lease)
+
     def wait_closed(self) -> str:
         """Wait until the connection is dead; returns why, in a few words."""
         return self._lease.call(self._connection.wait_closed)
+
+
+@frozen(eq=False)
+class PortListener:
+    """A port of an instance; `fleeting.connectors.PortListener` for threads."""
+
+    _listener: connectors.PortListener
+    _lease: "Lease"
+
+    @property
+    def port(self) -> int:
+        """Its number, which the instance has chosen if it was asked for 0."""
+        return self._listener.port
+
+    def accept(self) -> "Stream":
+        """Wait for the next connection; raises as `fleeting.connectors.PortListener.accept`."""
+        return Stream(self._lease.call(self._listener.accept), self._lease)
 
 
 @frozen(eq=False)

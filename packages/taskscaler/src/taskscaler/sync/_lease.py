@@ -1,8 +1,8 @@
 """A lease, for threads."""
 
 import math
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager
 from typing import Self, TypeVar, TypeVarTuple
 
 import anyio
@@ -61,6 +61,11 @@ class Lease:
     def persistent(self) -> bool:
         """Whether it outlives the scaler; see `taskscaler.Taskscaler.acquire_lease`."""
         return self._lease.persistent
+
+    @property
+    def trace_env(self) -> Mapping[str, str]:
+        """The variables with which what runs in the slot joins the lease's trace; see `taskscaler.Lease.trace_env`."""
+        return self._lease.trace_env
 
     @property
     def loss(self) -> Loss | None:
@@ -151,6 +156,10 @@ class Lease:
                 return await function(*args)
 
         return self._portal.call(unless_lost)
+
+    def stay_in(self, manager: AbstractAsyncContextManager[T]) -> AbstractContextManager[T]:
+        """Enter an asynchronous context, and leave it after the body; for `Connection`."""
+        return self._portal.held(manager)
 
     def _raise_if_lost(self, error: Exception | None) -> None:
         if self.loss is not None:

@@ -11,6 +11,7 @@ from anyio.from_thread import start_blocking_portal
 
 import taskscaler
 from fleeting import GroupInfo
+from fleeting.config import check
 from taskscaler._arguments import refuse_with
 from taskscaler._attempts import Tries
 from taskscaler._errors import TaskscalerError
@@ -140,6 +141,20 @@ class Taskscaler:
             return Lease(await self.scaler.reattach(key, timeout=timeout), self.portal)
 
         return self.portal.call(reattach, undo=Lease.detach)
+
+    def keep(self, lease: Lease, *, ttl: float | None = None, idle_timeout: float | None = None) -> None:
+        """Have a lease outlive this program and the daemon. Arguments and errors are those of `remote.Taskscaler.keep`.
+
+        Raises:
+            TaskscalerError: The fleet is this program's own.
+        """
+        check("lease", lease, Lease)
+        if isinstance(self.scaler, taskscaler.Taskscaler):
+            raise TaskscalerError(
+                "only a daemon keeps leases for a bound; use taskscaler.sync.connect(), or acquire a persistent lease"
+            )
+        kept = lease._lease  # noqa: SLF001  (this package's own)
+        self.portal.call(partial(self.scaler.keep, kept, ttl=ttl, idle_timeout=idle_timeout))
 
     def replace(self, key: str, *, why: str = "", timeout: float | None = None) -> Lease:
         """Give a lease's slot back for one on another instance, as `taskscaler.Taskscaler.replace`."""

@@ -11,6 +11,7 @@ from attrs import frozen
 
 from fleeting import JournalError
 from fleeting.journal import group_lock
+from fleeting.plugins import in_units
 from taskscaler._recorded_run import is_locked
 from taskscaler._wording import counted
 from taskscaler.cli._doctor._finding import Finding, Grade
@@ -72,15 +73,6 @@ def judge_disk(what: str, path: Path, disk: Disk, elsewhere: str) -> Iterator[Fi
     else:
         return
     yield Finding(check=what, grade=Grade.PROBLEM if grade else Grade.WARNING, found=f"{path}: {found}", do=do)
-
-
-def in_units(size: int) -> str:
-    """Write a number of bytes for people."""
-    for unit in ("bytes", "KiB", "MiB", "GiB"):
-        if size < 1 << 10:
-            return f"{size} {unit}"
-        size >>= 10
-    return f"{size} TiB"
 
 
 def look_at_state(directory: Path | None) -> Iterator[Finding]:
