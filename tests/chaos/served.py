@@ -13,7 +13,7 @@ import shutil
 import tarfile
 from base64 import b64decode
 from collections import Counter
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
 from io import BytesIO
 from math import inf
@@ -26,24 +26,28 @@ import anyio
 import anyio.to_thread
 import httpx
 from anyio.abc import TaskGroup
-from attrs import Factory, define, field, frozen
+from attrs import Factory, define, evolve, field, frozen
 
+from fleeting import Capability, ConnectInfo, Connection, ConnectorConfig, Unreachable
 from fleeting.connectors import Sink
 from fleeting.errors import CommandLost, NameUnknown
 from fleeting.testing import FakeCloud, FakeGroup, Fault, virtual_run
 from fleeting.testing._faults import Script
 from fleeting.testing._machine import Method
 from taskscaler import Lease, LeaseLost, Policy, Pool, ScalerEvent, Taskscaler, remote
-from taskscaler._errors import NoDaemon, NotHeld
+from taskscaler._errors import DaemonRefused, KeyInUse, NoDaemon, NotDetached, NotHeld
 from taskscaler.executors import JobOutcome, JobSpec, Leased, Verdict
+from taskscaler.remote._scaler import keep_for_command
 from taskscaler.serve._app import Api
 from taskscaler.serve._holders import Holders
 from taskscaler.serve._listen import listening
 from taskscaler.serve._server import Server
+from tests.chaos.keeping import LATE, Kept, Leaver, MortalKeeper, Place
 from tests.chaos.process import Disk, Killed, Life, MortalJournal
 from tests.chaos.repeatable import repeatable
 from tests.chaos.story import CrashPoint
 from tests.taskscaler.calling import Fleet, batches_of
+from tests.taskscaler.leaving import LeavingConnection, Left
 from tests.taskscaler.scaling import virtual_clock
 
 Backend = Literal["asyncio", "trio"]
@@ -85,6 +89,9 @@ class Program:
     replaces: bool = False
     """Whether it has its first lease replaced."""
 
+    sleeps: bool = False
+    """Whether that lease sleeps then."""
+
     dies_at: float = inf
     """When it is killed, in the middle of whatever it does."""
 
@@ -108,6 +115,7 @@ class Served:
     seed: int
     programs: tuple[Program, ...]
     batches: tuple[Submitted, ...]
+    leavers: tuple[Leaver, ...] = ()
     kills: tuple[float, ...] = ()
     """When the daemon is killed."""
 
@@ -147,12 +155,38 @@ def served_of(seed: int) -> Served:
     )
     return Served(
         seed=seed,
-        programs=programs,
+        programs=_sleepy(seed, programs),
         batches=batches,
+        leavers=_leavers(seed),
         kills=tuple(sorted(random.uniform(1, 90) for _ in range(random.randint(0, 4)))),
         lost_at=tuple(random.uniform(5, 60) for _ in range(random.choice([0, 0, 1, 2]))),
         backend=random.choice(["asyncio", "trio"]),
         most=random.randint(1, 5),
+    )
+
+
+def _sleepy(seed: int, programs: tuple[Program, ...]) -> tuple[Program, ...]:
+    """Let leases sleep, of those that are replaced."""
+    random = Random(f"{seed} sleepy")
+    return tuple(evolve(each, sleeps=each.replaces and random.random() < 0.5) for each in programs)
+
+
+def _leavers(seed: int) -> tuple[Leaver, ...]:
+    """Draw who has leases kept."""
+    random = Random(f"{seed} kept")
+    return tuple(
+        Leaver(
+            name=f"k{number}",
+            at=random.uniform(0, 30),
+            seconds=random.uniform(0.5, 15),
+            ttl=random.uniform(1, 90),
+            idle_timeout=random.choice([None, random.uniform(1, 60)]),
+            runs=random.choice([0.0, random.uniform(1, 120)]),
+            returns_at=random.choice([inf, random.uniform(20, 120)]),
+            stopped_at=random.uniform(5, 90) if random.random() < 0.2 else inf,
+            dies_at=random.uniform(5, 60) if random.random() < 0.3 else inf,
+        )
+        for number in range(random.choice([0, 0, 1, 2, 3]))
     )
 
 
@@ -187,6 +221,12 @@ class World:
     lost: set[str] = Factory(set)
     """Instances that have vanished."""
 
+    kept: Kept = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        """Keep nothing yet."""
+        self.kept = Kept(Left(self.cloud), self.wrong)
+
     programs: dict[tuple[str, int], str] = Factory(dict)
     """Which living program works in a slot."""
 
@@ -200,6 +240,7 @@ class World:
                 other.over.set()
             elif other.job == job and not other.over.is_set() and other.instance in self.cloud.alive:
                 self.wrong.append(f"{job} begins on {place} while it runs on {other.instance}")
+        self.kept.check_free(*place, job)
         if place in self.programs:
             self.wrong.append(f"{job} begins in {place}, where {self.programs[place]} works")
         script = self.scripts[name] = Running(job, lease.instance, lease.slot, life, anyio.current_time() + duration)
@@ -229,6 +270,7 @@ class World:
             self.wrong.append(f"{program} works in {place}, where {self.programs.get(place) or ran} is")
         if lease.instance not in self.cloud.alive | self.lost:
             self.wrong.append(f"{program} got a slot of {lease.instance}, which is gone")
+        self.kept.check_free(*place, program)
         self.programs[place] = program
         try:
             yield
@@ -238,7 +280,10 @@ class World:
 
 @define(eq=False)
 class Outliving:
-    """An executor whose scripts are names and durations; they outlive the daemon."""
+    """An executor whose scripts are names and durations; they outlive the daemon.
+
+    As every executor, it reaches its scripts through the lease: so the daemon hears of connections that die.
+    """
 
     world: World
     life: Life
@@ -249,12 +294,9 @@ class Outliving:
 
     async def start(self, job: JobSpec, lease: Leased, *, name: str) -> None:
         """Start it, unless the daemon is dead by then."""
-        await anyio.sleep(0.1)
-        self._check()
         duration, _, batch = job.script.partition(" ")
-        self.world.start(name, f"{batch}/{job.name}", lease, float(duration), self.life.number)
-        await anyio.sleep(0.1)
-        self._check()
+        async with self._connected(lease):
+            self.world.start(name, f"{batch}/{job.name}", lease, float(duration), self.life.number)
 
     async def attach(
         self,
@@ -268,30 +310,52 @@ class Outliving:
         artifacts: Path,
     ) -> JobOutcome:
         """Wait for its end, and pass on what it has printed."""
-        del lease, elapsed, artifacts
-        await anyio.sleep(0.1)
-        script = self.world.scripts.get(name)
-        if script is None:
-            raise NameUnknown(name)
-        self.world.joined += script.life != self.life.number
-        printed = f"{script.job} on {script.instance}\n".encode() * 3
-        await output(printed[offset : len(printed) // 2])
-        await script.over.wait()
-        self._check()
-        if not script.well:
-            raise CommandLost(job.name, "it is gone")
-        await output(printed[max(offset, len(printed) // 2) :])
-        await anyio.sleep(0.1)
-        self._check()
+        del elapsed, artifacts
+        async with self._connected(lease) as connection:
+            script = self.world.scripts.get(name)
+            if script is None:
+                raise NameUnknown(name)
+            self.world.joined += script.life != self.life.number
+            printed = f"{script.job} on {script.instance}\n".encode() * 3
+            await output(printed[offset : len(printed) // 2])
+            await self._wait(script, connection)
+            if not script.well:
+                raise CommandLost(job.name, "it is gone")
+            await output(printed[max(offset, len(printed) // 2) :])
         return JobOutcome(verdict=Verdict.SUCCEEDED, exit_code=0)
 
     async def end(self, lease: Leased, *, name: str) -> None:
         """End it, unless the daemon is dead by then."""
-        del lease
-        await anyio.sleep(0.1)
+        async with self._connected(lease):
+            if name in self.world.scripts:
+                self.world.scripts[name].over.set()
+
+    @asynccontextmanager
+    async def _connected(self, lease: Leased) -> AsyncIterator[Connection]:
+        """Reach the instance, and let some time pass before and after what is done there."""
+        async with lease.dial() as connection:
+            await anyio.sleep(0.1)
+            self._check()
+            yield connection
+            await anyio.sleep(0.1)
+            self._check()
+
+    async def _wait(self, script: Running, connection: Connection) -> None:
+        """Wait until it is over; raises `Unreachable` if nobody can know, because the connection died before."""
+        why = ""
+        async with anyio.create_task_group() as tasks:
+
+            async def wait_closed() -> None:
+                nonlocal why
+                why = await connection.wait_closed()
+                tasks.cancel_scope.cancel()
+
+            tasks.start_soon(wait_closed)
+            await script.over.wait()
+            tasks.cancel_scope.cancel()
         self._check()
-        if name in self.world.scripts:
-            self.world.scripts[name].over.set()
+        if why:
+            raise Unreachable(why)
 
     def _check(self) -> None:
         if self.life.dead:
@@ -365,6 +429,11 @@ class _Play:
         return self.here / "s.sock"
 
     @property
+    def leases(self) -> Path:
+        """Where the daemon of the moment writes down leases that it keeps."""
+        return self.here / f"leases-{self.outcome.lives}"
+
+    @property
     def batches(self) -> Path:
         """Where the daemon of the moment has its batches: what a dead one still writes, it writes elsewhere."""
         return self.here / f"batches-{self.outcome.lives}"
@@ -399,8 +468,10 @@ class _Play:
         """Keep the disk as it is at this instant; nobody listens any more."""
         self.fleet = None
         self.socket.unlink(missing_ok=True)
-        if self.batches.exists():
-            shutil.copytree(self.batches, self.here / f"batches-{self.outcome.lives + 1}", symlinks=True)
+        for place in (self.batches, self.leases):
+            if place.exists():
+                following = place.with_name(f"{place.name.partition('-')[0]}-{self.outcome.lives + 1}")
+                shutil.copytree(place, following, symlinks=True)
 
     @asynccontextmanager
     async def _daemon(self, life: Life) -> AsyncIterator[Fleet]:
@@ -410,11 +481,17 @@ class _Play:
             for api in apis:
                 api.hear(event)
                 api.fleet.batches.hear(event)
+                api.fleet.holders.keeper.hear(event)
+
+        @asynccontextmanager
+        async def dial(info: ConnectInfo, config: ConnectorConfig) -> AsyncIterator[Connection]:
+            async with group.dial(info, config) as connection:
+                yield LeavingConnection(self.world.kept.left, connection)
 
         group = _Group(self.world.cloud, life)
         pool = Pool(
             group,
-            dial=group.dial,
+            dial=dial,
             capacity_per_instance=2,
             max_instances=self.story.most,
             update_interval=10.0,
@@ -438,8 +515,10 @@ class _Play:
             api = Api(fleet)
             apis.append(api)
             fleet.holders = Holders(scaler, clock.now, tasks.start_soon, api.notify)
+            keeper = fleet.holders.keeper = MortalKeeper(scaler, clock.now, tasks.start_soon, self.leases, life=life)
             executors = {"instance": Outliving(self.world, life)}
             fleet.batches = batches_of(scaler, self.batches, tasks.start_soon, clock=clock, executors=executors)
+            await keeper.take_up()
             await fleet.batches.take_up()
             server = Server(api.app())
             tasks.start_soon(fleet.holders.watch)
@@ -488,7 +567,7 @@ class _Play:
             return False
         return True
 
-    async def _kill_program(self, program: Program, scope: anyio.CancelScope) -> None:
+    async def _kill_program(self, program: Program | Leaver, scope: anyio.CancelScope) -> None:
         if program.dies_at < inf:
             await anyio.sleep_until(program.dies_at)
             if scaler := self.clients.get(program.name):
@@ -501,14 +580,127 @@ class _Play:
         if program.reserves:
             await scaler.reserve(key, timeout=STORY_TIMEOUT)
         while not self.outcome.finished[key]:
-            with suppress(LeaseLost, NotHeld):  # the latter: it was lost before it could be replaced
+            with suppress(LeaseLost), self._unless_lost(program):
                 lease = await scaler.acquire_lease(key)
+                if program.sleeps and not number:
+                    lease.suspend()
                 if program.replaces and not number:
                     lease = await scaler.replace(key, why="slow", timeout=STORY_TIMEOUT)
                 async with lease.hold():
                     with self.world.working(key, lease):
                         await anyio.sleep(seconds)
                     self.outcome.finished[key] += 1
+
+    @contextmanager
+    def _unless_lost(self, program: Program) -> Iterator[None]:
+        """A lease that was lost cannot be replaced; any other can."""
+        try:
+            yield
+        except NotHeld as error:
+            if not self.world.lost:
+                self.world.wrong.append(f"{program.name} was told: {error}")
+
+    async def run_leaver(self, leaver: Leaver) -> None:
+        """Have a lease kept, go, and see to it that it ends in time."""
+        async with anyio.create_task_group() as tasks:
+            if leaver.stopped_at < inf:
+                tasks.start_soon(self._stop_kept, leaver)
+            await anyio.sleep_until(leaver.at)
+            with anyio.CancelScope() as scope:
+                self.tasks.start_soon(self._kill_program, leaver, scope)
+                await self._connect(leaver, self._leave)
+            if leaver.returns_at < inf:
+                await anyio.sleep_until(max(leaver.returns_at, anyio.current_time()))
+                await self._connect(leaver, self._return)
+        await anyio.sleep(leaver.ttl + LATE)
+        while self.fleet is None:  # noqa: ASYNC110  (nobody says when one is there)
+            await anyio.sleep(1)
+        if leaver.name in self.fleet.holders.keeper.kept:
+            self.world.wrong.append(f"{self.fleet.holders.keeper.kept[leaver.name]} is kept for ever")
+
+    async def _connect(self, leaver: Leaver, work: Callable[[remote.Taskscaler, Leaver], Awaitable[None]]) -> None:
+        """Do something as a client, as soon as a daemon is there."""
+        dial = FakeGroup(self.world.cloud).dial
+        while True:
+            scaler = self.clients[leaver.name] = remote.Taskscaler(
+                self.socket, ttl=TTL, patience=STORY_TIMEOUT, dial=dial
+            )
+            with suppress(NoDaemon):
+                async with scaler:
+                    await work(scaler, leaver)
+                return
+            await anyio.sleep(1)
+
+    async def _leave(self, scaler: remote.Taskscaler, leaver: Leaver) -> None:
+        kept = self.world.kept
+        place: Place | None = None
+        try:
+            lease = await scaler.acquire_lease(leaver.name)
+            with self._unless_stopped(leaver):
+                async with lease.unless_lost():
+                    with self.world.working(leaver.name, lease):
+                        facts = await keep_for_command(
+                            scaler,
+                            lease,
+                            ttl=leaver.ttl,
+                            idle_timeout=leaver.idle_timeout,
+                            there=leaver.runs > 0 or None,
+                        )
+                        place = kept.keep(leaver, lease, facts.name)
+                        if leaver.runs:
+                            self.tasks.start_soon(kept.run_command, place)
+                        await anyio.sleep(leaver.seconds)
+                    kept.leave(place)
+                    lease.detach()
+        finally:
+            if place is not None:
+                kept.leave(place)
+
+    async def _return(self, scaler: remote.Taskscaler, leaver: Leaver) -> None:
+        place = self.world.kept.places.get(leaver.name)
+        try:
+            lease = await self._reattach(scaler, leaver.name)
+        except (NotDetached, LeaseLost) as error:
+            if place is not None:
+                self.world.kept.refuse(place, error, self.world.lost)
+            return
+        if place is None:  # it was killed before it knew that the lease is kept
+            lease.release()
+            return
+        self.world.kept.take(place, lease)
+        with self._unless_stopped(leaver):
+            async with lease.hold():
+                try:
+                    with self.world.working(leaver.name, lease):
+                        await anyio.sleep(leaver.seconds)
+                finally:
+                    place.may_end(anyio.current_time())
+
+    async def _reattach(self, scaler: remote.Taskscaler, key: str) -> Lease:
+        """Take a lease up, once the daemon has noticed that its first client is gone."""
+        while True:
+            with suppress(KeyInUse):
+                return await scaler.reattach(key)
+            await anyio.sleep(1)
+
+    @contextmanager
+    def _unless_stopped(self, leaver: Leaver) -> Iterator[None]:
+        """A lease is lost with its instance, or if somebody stops it."""
+        try:
+            yield
+        except (LeaseLost, DaemonRefused) as error:
+            if anyio.current_time() < leaver.stopped_at and not self.world.lost:
+                self.world.wrong.append(f"{leaver.name} was told: {error}")
+
+    async def _stop_kept(self, leaver: Leaver) -> None:
+        """End it, if it is kept."""
+        await anyio.sleep_until(leaver.stopped_at)
+        kept = self.world.kept
+        kept.stopping.add(leaver.name)
+        if place := kept.places.get(leaver.name):
+            place.may_end(anyio.current_time())
+        await self._ask("POST", "/stop", besides=(404,), json={"key": leaver.name})
+        kept.stopping.discard(leaver.name)
 
     async def run_batch(self, batch: Submitted) -> None:
         """Submit it, follow the log of its first job, and wait for its end, over all deaths of the daemon."""
@@ -586,14 +778,20 @@ class _Play:
         transport = httpx.AsyncHTTPTransport(uds=str(self.socket))
         return httpx.AsyncClient(transport=transport, base_url="http://localhost/v1", timeout=STORY_TIMEOUT)
 
-    async def _ask(self, method: str, path: str, **sent: Any) -> Mapping[str, Any]:  # noqa: ANN401  (httpx's)
-        """Ask until some daemon answers."""
+    async def _ask(
+        self,
+        method: str,
+        path: str,
+        besides: Collection[int] = (),
+        **sent: Any,  # noqa: ANN401  (httpx's)
+    ) -> Mapping[str, Any]:
+        """Ask until some daemon answers, with success or one of the other statuses."""
         while True:
             with suppress(httpx.HTTPError, ValueError):
                 async with self._http() as http:
                     answer = await http.request(method, path, **sent)
                     found: Mapping[str, Any] = answer.json()
-                if answer.is_success:
+                if answer.is_success or answer.status_code in besides:
                     return found
                 if answer.status_code not in {503, 507}:
                     raise RuntimeError(f"{method} {path} was answered with {answer.text}")
@@ -605,7 +803,10 @@ class _Play:
         """Play it, and look at what is left."""
         self.random = Random(self.story.seed)
         async with anyio.create_task_group() as self.tasks:
-            cloud = FakeCloud(boot_time=3.0, delete_time=2.0)
+            sleepy = {Capability.SUSPEND_RESUME} if any(each.sleeps for each in self.story.programs) else set()
+            cloud = FakeCloud(
+                boot_time=3.0, delete_time=2.0, capabilities=frozenset({Capability.NAMED_CREATE, *sleepy})
+            )
             self.world = World(cloud, self.tasks)
             self.outcome.wrong = self.world.wrong
             self.tasks.start_soon(self.serve)
@@ -619,6 +820,8 @@ class _Play:
                         users.start_soon(self.run_program, program)
                     for batch in self.story.batches:
                         users.start_soon(self.run_batch, batch)
+                    for leaver in self.story.leavers:
+                        users.start_soon(self.run_leaver, leaver)
             if timeout.cancelled_caught:
                 self.world.wrong.append(f"not all was done after {STORY_TIMEOUT:g} s: {self.outcome.finished}")
             await self._reckon()
@@ -644,13 +847,19 @@ class _Play:
             wrong.append(f"in the end, leases are detached: {self.fleet.scaler.detached}")
         if self.world.cloud.alive:
             wrong.append(f"in the end, there are instances: {sorted(self.world.cloud.alive)}")
+        if self.fleet.holders.keeper.kept or any(self.leases.glob("*")):
+            wrong.append(f"in the end, leases are kept: {self.fleet.holders.keeper.kept}, {[*self.leases.glob('*')]}")
         if leases := self.disk.records.get("lease"):
             wrong.append(f"in the end, the journal has leases: {[*leases]}")
+        self._check_programs()
+
+    def _check_programs(self) -> None:
+        """Each piece of work of the living is done, and none twice."""
         for program in self.story.programs:
             for number in range(len(program.works)):
                 done = self.outcome.finished[f"{program.name}-{number}"]
                 if done > 1 or (not done and program.dies_at == inf):
-                    wrong.append(f"{program.name}-{number} was done {done} times")
+                    self.world.wrong.append(f"{program.name}-{number} was done {done} times")
 
 
 class _Nowhere(httpx.AsyncBaseTransport):

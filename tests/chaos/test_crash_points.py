@@ -1,6 +1,6 @@
 """A manager killed wherever it stores or asks for something: the next one finds everything, and does no harm."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
 
 import pytest
@@ -15,7 +15,8 @@ from tests.chaos.story import CLEANUP_COMMAND, READY_COMMAND, CrashPoint, Job, S
 PLACES = ("commit", "init", "update", "increase", "decrease", "connect_info", "heartbeat", "dial", "withdraw")
 
 FEW = 4
-"""Points of a place at which a manager is killed in the suite, of up to 69; ``pytest --full`` takes all."""
+"""Points of a place at which a manager is killed in the suite, of up to 69: of each script before two of them, and
+after the others. ``pytest --full`` takes all, before and after."""
 
 SCRIPT = Story(
     seed=1,
@@ -152,7 +153,7 @@ def test_killed_at(name: str, place: str, after: bool, full: bool) -> None:  # n
     """
     there = unharmed(name).places[place]
     wrong = {}
-    for number in range(1, there + 1) if full else some_of(there, FEW):
+    for number in range(1, there + 1) if full else every_other(there, after=after, first=[*SCRIPTS].index(name) % 2):
         result = play(evolve(SCRIPTS[name], crash=CrashPoint(place=place, number=number, after=after)))
         if result.violations:
             wrong[f"{number} of {there}"] = result.violations[0]
@@ -170,6 +171,19 @@ def test_some_points_are_the_first_the_last_and_some_between() -> None:
         [1, 4, 7, 10],
         [1, 23, 46, 69],
     ]
+
+
+def test_a_script_dies_before_some_points_and_after_the_others() -> None:
+    """The next script dies there the other way round; none leaves a place out."""
+    assert every_other(69, after=False, first=0) == every_other(69, after=True, first=1) == [1, 46]
+    assert every_other(69, after=True, first=0) == every_other(69, after=False, first=1) == [23, 69]
+    assert [every_other(1, after=after, first=0) for after in (False, True)] == [[1], [1]]
+
+
+def every_other(there: int, *, after: bool, first: int) -> Sequence[int]:
+    """Half of the few points of a place, so that killing before and after them meets all."""
+    points = [*some_of(there, FEW)]
+    return points[(first + after) % 2 :: 2] or points
 
 
 def some_of(number: int, most: int) -> Iterator[int]:

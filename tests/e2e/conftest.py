@@ -1,7 +1,7 @@
 """What end-to-end tests share."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -29,11 +29,12 @@ def quickstart(tmp_path: Path, *, full: bool) -> Path:
 
 
 @pytest.fixture(scope="session")
-def without(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory of modules in whose place matplotlib is not installed."""
-    directory = tmp_path_factory.mktemp("without")
-    (directory / "matplotlib.py").write_text("raise ImportError\n")
-    return directory
+def without(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Path]:
+    """Directories of modules in whose place a package is not installed."""
+    directories = {name: tmp_path_factory.mktemp(f"without-{name}") for name in ("matplotlib", "trio")}
+    for name, directory in directories.items():
+        (directory / f"{name}.py").write_text("raise ImportError\n")
+    return directories
 
 
 @pytest.fixture
@@ -41,11 +42,29 @@ def pictures() -> None:
     """Let the commands of a test draw their timelines."""
 
 
-@pytest.fixture(autouse=True)
-def spare_pictures(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, without: Path) -> None:
-    """Let commands run as where matplotlib is not installed, unless a test is about what they draw or leave.
+@pytest.fixture
+def pictures_in_full(*, full: bool) -> bool:
+    """Let them do so if everything is wanted; the suite has another test that looks into pictures."""
+    return full
 
-    To import it and draw took more than half of what a small batch costs.
+
+@pytest.fixture
+def with_trio() -> None:
+    """Let the programs of a test run on trio."""
+
+
+@pytest.fixture(autouse=True)
+def spare_what_is_heavy(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, without: Mapping[str, Path]
+) -> None:
+    """Let commands run as where neither matplotlib nor trio is installed, unless a test is about what those are for.
+
+    To import the former and draw took more than half of what a small batch costs; the latter, which the HTTP client
+    imports if it is there, takes a seventh of the time of a command that asks a daemon.
     """
-    if "pictures" not in request.fixturenames:
-        monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [str(without), os.environ.get("PYTHONPATH")])))
+    names = {*request.fixturenames}
+    if "pictures_in_full" in names and request.getfixturevalue("pictures_in_full"):
+        names.add("pictures")
+    wanted = {"matplotlib": "pictures", "trio": "with_trio"}
+    spared = [str(path) for name, path in without.items() if wanted[name] not in names]
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [*spared, os.environ.get("PYTHONPATH")])))

@@ -52,16 +52,17 @@ script = '''
 echo job $TASKSCALER_JOB_INDEX on $TASKSCALER_INSTANCE
 mkdir out
 sed "s/content/job $TASKSCALER_JOB_INDEX/" in.txt >out/$TASKSCALER_JOB_INDEX
+n=0; while [ $n -lt {turns} ]; do n=$((n + 1)); done
 sleep 0.2
 '''
 """
 
 
-def write_jobs(directory: Path, docker: Daemon, *, executor: str = "docker", copies: int = 30) -> Path:
-    """Write the batch's file."""
+def write_jobs(directory: Path, docker: Daemon, *, executor: str = "docker", copies: int = 30, turns: int = 0) -> Path:
+    """Write the batch's file, whose jobs count so far."""
     (directory / "in.txt").write_text("content\n")
     path = directory / "jobs.toml"
-    path.write_text(BATCH.format(socket=docker.socket, image=IMAGE, executor=executor, copies=copies))
+    path.write_text(BATCH.format(socket=docker.socket, image=IMAGE, executor=executor, copies=copies, turns=turns))
     return path
 
 
@@ -99,14 +100,17 @@ def test_killing_an_instance_costs_no_job_and_leaves_nothing(tmp_path: Path, doc
         assert made.read_text() == f"job {index}\n"
         assert job["attempts"][-1]["cpu_time"] > 0
         assert job["attempts"][-1]["peak_memory"] > 0
+        assert job["attempts"][-1]["disk_written"] is not None
     assert anyio.run(docker.holdings) == before
 
 
 def test_the_same_file_runs_with_the_other_executor(tmp_path: Path, docker: Daemon) -> None:
     """One key is changed: the jobs run on the instances themselves."""
     before = anyio.run(docker.holdings)
-    jobs = run(write_jobs(tmp_path, docker, executor="instance", copies=8), docker)
+    counting = 50_000  # takes more than a hundredth of a second, which is all that a shell knows of
+    jobs = run(write_jobs(tmp_path, docker, executor="instance", copies=8, turns=counting), docker)
     assert [job["state"] for job in jobs] == ["succeeded"] * 8
+    assert all(job["attempts"][-1]["cpu_time"] > 0 for job in jobs)
     assert anyio.run(docker.holdings) == before
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.leftovers import environment
+from tests.taskscaler.otlp import receiving
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
@@ -76,11 +77,16 @@ def run(command: Sequence[str | Path], home: Path) -> str:
 
 
 @pytest.mark.parametrize("program", PROGRAMS.values(), ids=PROGRAMS)
-def test_a_program_in_the_documentation_runs_as_printed(home: Path, tmp_path: Path, program: str) -> None:
-    """It ends well and says something."""
+def test_a_program_in_the_documentation_runs_as_printed(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str
+) -> None:
+    """It ends well and says something; one that sends traces has somebody who receives them."""
     script = tmp_path / "program.py"
     script.write_text(program)
-    assert run([sys.executable, script], home)
+    with receiving() as receiver:
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", receiver.url)
+        assert run([sys.executable, script], home)
+        assert bool(receiver.spans) == ("observers.traces" in program)
 
 
 def test_the_readme_begins_with_a_script_of_ten_lines(home: Path, tmp_path: Path) -> None:

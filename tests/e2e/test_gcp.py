@@ -178,6 +178,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize(("kind", "preempt"), [CASES[name] for name in wanted], ids=wanted)
 
 
+@pytest.mark.usefixtures("full")
 def test_twenty_jobs_leave_nothing_behind(tmp_path: Path, site: Site, kind: dict[str, Any], *, preempt: bool) -> None:
     """All succeed, be a machine lost or not; in the end the cloud has no instance, and none was asked for by number."""
     cloud = Cloud(

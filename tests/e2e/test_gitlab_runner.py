@@ -6,7 +6,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -19,16 +19,17 @@ from tests.fleeting_docker_engine.daemons import IMAGE, Daemon
 
 ROOT = Path(__file__).parents[2]
 RUNNER = (sys.executable, "-c", "from taskscaler_gitlab.cli import main; main()")
+TASKSCALER = (sys.executable, "-c", "from taskscaler.cli import main; main()")
 GITLAB = (sys.executable, "-c", "from gitlab_jobs.cli import main; main()")
 
 SLOW = """
 [[jobs]]
 name = "first"
-script = ["for i in 1 2 3 4 5 6 7 8; do echo line $i; sleep 1; done", "echo first >> {here}/ran"]
+script = ["for i in 1 2 3 4 5 6 7 8; do echo line $i; sleep 0.4; done", "echo first >> {here}/ran"]
 
 [[jobs]]
 name = "second"
-script = ["for i in 1 2 3 4 5 6 7 8; do echo line $i; sleep 1; done", "echo second >> {here}/ran"]
+script = ["for i in 1 2 3 4 5 6 7 8; do echo line $i; sleep 0.4; done", "echo second >> {here}/ran"]
 
 [[jobs]]
 name = "third"
@@ -85,9 +86,9 @@ class Program:
         """Send it a signal, and wait for its end."""
         if number is not None:
             self.process.send_signal(number)
-        rest, _ = self.process.communicate(timeout=120)
-        self.lines += (rest or "").splitlines()
-        return self.process.returncode
+        assert self.process.stdout
+        self.lines += self.process.stdout.read().splitlines()  # `communicate` would not see what was read ahead
+        return self.process.wait(120)
 
 
 @define
@@ -101,13 +102,12 @@ class Place:
     @property
     def env(self) -> Mapping[str, str]:
         """A user's, whose state and sockets are here."""
-        (self.here / "run").mkdir(mode=0o700, exist_ok=True)
-        return {**environment(self.home), "XDG_RUNTIME_DIR": str(self.here / "run")}
+        return {**environment(self.home), "XDG_RUNTIME_DIR": str(self.here)}  # with a socket, whose path must be short
 
     @property
     def socket(self) -> Path:
         """The daemon's."""
-        return self.here / "run" / "taskscaler" / "config.sock"
+        return self.here / "taskscaler" / "config.sock"
 
     @contextmanager
     def running(self, *command: str | Path) -> Iterator[Program]:
@@ -201,12 +201,16 @@ def test_the_pipeline_ends_as_expected_in_containers(place: Place, docker: Daemo
 
 
 def test_a_runner_that_is_killed_goes_on(place: Place) -> None:
-    """Each job runs once, and its log is whole."""
+    """Each job runs once, and its log is whole; who follows it meanwhile sees all of it, once."""
     (place.here / "jobs.toml").write_text(SLOW.format(here=place.here))
-    with place.gitlab(place.here / "jobs.toml") as gitlab:
+    with ExitStack() as stack:
+        gitlab = stack.enter_context(place.gitlab(place.here / "jobs.toml"))
         with place.runner() as runner:
             for _ in range(2):
                 gitlab.wait_for("running")
+            follow = place.running(*TASKSCALER, "logs", "-f", "gitlab-1", "--lines", "99", "--socket", place.socket)
+            followed = stack.enter_context(follow)
+            followed.wait_for("line 1")
             gitlab_log = place.here / "gitlab" / "1.log"
             while "line 2" not in (gitlab_log.read_text() if gitlab_log.exists() else ""):
                 signal.sigtimedwait([], 0.1)
@@ -216,8 +220,12 @@ def test_a_runner_that_is_killed_goes_on(place: Place) -> None:
             answer = ask(place.socket, "GET", "/explain", params={"key": "gitlab-1"})
             assert answer["answer"].startswith("gitlab-1 "), "it is known, wherever it stands by now"
             assert gitlab.end() == 0, gitlab.lines
+            assert followed.end() == 0
             drain(place)
             assert runner.end() == 0
+    seen = "\n".join(followed.lines)
+    assert re.findall(r"^line (\d)$", seen, flags=re.MULTILINE) == list("12345678")
+    assert seen.count("Job succeeded") == 1
     assert sorted((place.here / "ran").read_text().split()) == ["first", "second", "third"]
     for number in (1, 2):
         assert re.findall(r"^line (\d)$", place.log(number), flags=re.MULTILINE) == list("12345678")
@@ -227,6 +235,10 @@ def test_a_runner_that_is_killed_goes_on(place: Place) -> None:
 def test_a_runner_that_is_stopped_waits_for_its_jobs(place: Place) -> None:
     """It takes no more, and ends once those that run have ended and are reported."""
     (place.here / "jobs.toml").write_text(SLOW.format(here=place.here))
+    config = place.here / "config.toml"
+    booting = 'boot_time = "0s"\n'
+    assert booting in config.read_text()
+    config.write_text(config.read_text().replace(booting, f'{booting}orphan_ttl = "3s"\n'))  # it deletes no instance
     with place.gitlab(place.here / "jobs.toml") as gitlab, place.runner() as runner:
         for _ in range(2):
             gitlab.wait_for("running")

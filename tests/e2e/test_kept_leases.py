@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.hosts import plugin_config, running
-from tests.e2e.leasing import begun, held, leased, leases, prepare, ran, room_for_two, work_of
+from tests.e2e.leasing import SOON_MISSED, begun, held, here, leased, leases, prepare, room_for_two, work_of
 from tests.taskscaler.services import Service, command, serving
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
@@ -58,10 +58,10 @@ def test_a_slot_is_kept_for_the_next_command(service: Service) -> None:
     assert there.stdout.split() == first.stdout.split()[:1]
     with begun("--key", "dev", "--", "echo begun; exec sleep 60") as holder:
         for arguments, status in ((("lease", "--key", "dev", "--", "true"), 255), (("attach", "dev"), 255)):
-            refused = ran(*arguments)
-            assert (refused.returncode, refused.stdout) == (status, ""), arguments
-            assert len(refused.stderr.splitlines()) == 1
-        assert f"process {holder.pid} uses the lease 'dev'" in ran("attach", "dev").stderr
+            done = here(*arguments)
+            assert (done.returncode, done.stdout) == (status, ""), arguments
+            assert len(done.stderr.splitlines()) == 1
+        assert f"process {holder.pid} uses the lease 'dev'" in here("attach", "dev").stderr
         assert command("stop", "dev") == (0, "stop         dev has ended, and its slot was given back\n")
         assert holder.wait(60) == 254
         assert holder.stderr
@@ -104,7 +104,7 @@ def test_a_command_runs_on_when_its_shell_and_its_daemon_are_killed(
         assert follower.stdout
         lines = follower.stdout.read().splitlines()
         assert lines == [f"line {number}" for number in range(1, len(lines) + 1)]
-        assert ran("attach", "dev").returncode == 255
+        assert here("attach", "dev").returncode == 255
         while held(service):
             """The daemon removes what was left there."""
         assert command("drain", "--delete")[0] == 0
@@ -129,10 +129,10 @@ def test_a_command_that_was_left_running_is_stopped(service: Service, tmp_path: 
     assert leases(service) == {}
     assert leased("-d", "--keep", "--key", "dev", "--remote", "--", "echo said; exit 5").returncode == 0
     for _ in range(2):
-        seen = ran("attach", "dev")
+        seen = here("attach", "dev")
         assert (seen.returncode, seen.stdout, seen.stderr) == (5, "said\n", "")
     assert leased("-d", "--key", "dev", "--remote", "--", "echo more").returncode == 0
-    assert ran("attach", "dev").stdout == "more\n"
+    assert here("attach", "dev").stdout == "more\n"
     assert json.loads(command("leases", "--json")[1])["leases"][0]["kept"]
     assert command("stop", "dev")[0] == 0
     assert held(service) == 0
@@ -208,15 +208,15 @@ def test_what_is_not_a_working_tree_is_refused_before_a_slot_is_taken(
         (("stop", "batch:1:a"), tree, 1, "keys that begin with 'batch:'"),
         (("stop",), tree, 2, "missing argument"),
     ):
-        done = ran(*arguments, cwd=where)
+        done = here(*arguments, cwd=where)
         assert (done.returncode, what in done.stderr, done.stdout) == (status, True, ""), (arguments, done)
         assert len(done.stderr.splitlines()) == 1, done.stderr
     assert leased("--keep", "--key", "dev", "--", "true").returncode == 0
-    done = ran("attach", "dev")
+    done = here("attach", "dev")
     assert (done.returncode, "no command was left running in dev; start one with" in done.stderr) == (255, True)
     assert command("stop", "dev")[0] == 0
     without_git()
-    done = leased("--remote", "--sync", "--", "true", cwd=tree)
+    done = here("lease", "--remote", "--sync", "--", "true", cwd=tree)
     assert (done.returncode, "--sync needs git, which is not installed here" in done.stderr) == (2, True), done.stderr
     assert held(service) == 0
 
@@ -258,7 +258,7 @@ def test_on_a_host_reached_over_ssh_it_is_the_same(tmp_path: Path, monkeypatch: 
             assert (beside.returncode, beside.stdout) == (0, "one\n")
             (tmp_path / "stop").touch()
             for offset, text in (("0", "one\n"), ("2", "e\n"), ("9", "")):
-                seen = ran("attach", "dev", "--offset", offset)
+                seen = here("attach", "dev", "--offset", offset)
                 assert (seen.returncode, seen.stdout) == (3, text), seen
             home = tmp_path / "home-0"
             assert len([*home.glob(".taskscaler/lease-*/tree/made")]) == 1
@@ -269,3 +269,73 @@ def test_on_a_host_reached_over_ssh_it_is_the_same(tmp_path: Path, monkeypatch: 
             assert not Path(f"/proc/{(tmp_path / 'pid').read_text().strip()}").exists()
             assert [*home.glob(".taskscaler/*")] == [*home.glob(".fleeting/detached/lease-*")] == []
             assert held(service) == 0
+
+
+def test_a_key_whose_command_was_killed_begins_anew(service: Service) -> None:
+    """The next command with it has nothing of that, and keeps nothing that it was not asked to."""
+    with begun("--remote", "--key", "job", "--", "echo begun; sleep 600", program=SOON_MISSED) as process:
+        process.kill()
+        process.wait(60)
+    done = leased("--remote", "--key", "job", "--", "echo done")
+    assert (done.returncode, done.stdout, "uses it again" in done.stderr) == (0, "done\n", False), done.stderr
+    assert "job" not in leases(service)
+
+
+def test_a_key_whose_command_was_killed_begins_anew_with_new_bounds(
+    service: Service, tmp_path: Path, tree: Path
+) -> None:
+    """How long it is to be kept says nothing of what was left: the tree of the command that was killed is gone."""
+    line = "echo begun; sleep 600"
+    with begun("--remote", "--sync", "--key", "job", "--", line, cwd=tree, program=SOON_MISSED) as process:
+        process.kill()
+        process.wait(60)
+    done = leased("--remote", "--keep", "--ttl", "1h", "--key", "job", "--", "pwd")
+    assert (done.returncode, "job is kept for 1h" in done.stderr) == (0, True), done.stderr
+    assert done.stdout == f"{work_of(tmp_path, str(leases(service)['job']['instance']))}\n"
+    assert command("stop", "job")[0] == 0
+
+
+def runs(pid: int) -> bool:
+    """Whether a process has not ended; one that nobody has reaped yet has."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def test_a_command_over_ssh_ends_before_its_slot_is_somebody_elses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tree: Path
+) -> None:
+    """Its shell here was killed, so nobody ended it, and it writes nothing that would; nor is it willing to end."""
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    monkeypatch.delenv("TASKSCALER_SOCKET", raising=False)
+    with running(tmp_path, 1) as hosts:
+        state = f'[autoscaler.state_storage]\ndir = "{tmp_path}/state"\n'
+        fleet = f'[autoscaler]\nplugin = "static"\nmax_instances = 1\n{state}{plugin_config(tmp_path, hosts)}\n'
+        (tmp_path / "fleet.toml").write_text(fleet)
+        home, pid = tmp_path / "home-0", tmp_path / "pid"
+        with serving(tmp_path) as service:
+            done = leased("--remote", "--stdin", "--", "pwd; echo wrong >&2; cat; exit 7", stdin="typed")
+            assert (done.returncode, done.stdout) == (7, f"{home}\ntyped")
+            assert done.stderr.splitlines()[-1] == "wrong"
+            assert [*home.glob(".taskscaler/*")] == []
+            deaf = f"trap '' TERM HUP; echo $$ > {pid}; echo begun; while :; do sleep 0.05; done"
+            for options in ((), ("--sync",)):
+                with begun("--remote", "--key", "job", *options, "--", deaf, cwd=tree) as process:
+                    process.kill()
+                    process.wait(60)
+                assert runs(int(pid.read_text())), "over SSH, nobody has ended it"
+                [lease] = leases(service).values()
+                assert lease["kept"], "so the daemon does, in its time"
+                assert command("stop", "job")[0] == 0, "or when it is asked to"
+                assert not runs(int(pid.read_text()))
+                assert held(service) == 0
+                assert [*home.glob(".taskscaler/*")] == []
+            for following in (("-d", "--remote"), ()):  # whatever comes next in a lease that is kept
+                with begun("--remote", "--keep", "--key", "job", "--", deaf, program=SOON_MISSED) as process:
+                    process.kill()
+                    process.wait(60)
+                assert runs(int(pid.read_text()))
+                done = leased(*following, "--key", "job", "--", "true")
+                assert (done.returncode, runs(int(pid.read_text()))) == (0, False), done.stderr
+            assert command("stop", "job")[0] == 0

@@ -13,7 +13,9 @@ from pathlib import Path
 
 import pytest
 from attrs import define, field
+from click.testing import CliRunner
 
+from taskscaler.cli import main
 from tests.fleeting.sshd import sshd
 
 COMMAND = str(Path(sys.executable).with_name("taskscaler"))
@@ -133,12 +135,16 @@ class Place:
         """Its results."""
         return self.directory / "out"
 
+    @property
+    def state(self) -> dict[str, str]:
+        """Where the user's state is."""
+        return {"XDG_STATE_HOME": str(self.directory / "state")}
+
     def start(self, *arguments: str) -> "subprocess.Popen[bytes]":
         """Start the command, with a umask that keeps nothing from anybody."""
-        state = {"XDG_STATE_HOME": str(self.directory / "state")}
         return subprocess.Popen(
             [COMMAND, *arguments],
-            env={**os.environ, **state},
+            env={**os.environ, **self.state},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             umask=0,
@@ -168,10 +174,18 @@ class Place:
         everything = [self.output, *self.output.rglob("*")]
         return [path for path in everything if not path.is_symlink() and stat.S_IMODE(path.stat().st_mode) & 0o077]
 
+    def read(self, *arguments: str) -> bytes:
+        """Run a command here that writes nothing, and return all that it says."""
+        done = CliRunner().invoke(main, arguments, env=self.state, prog_name="taskscaler")
+        assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
+        return done.output_bytes
+
     def explanations(self) -> bytes:
         """What a person and a program are told of the results."""
         job = ("explain", str(self.output), "--job", "fails", "--json")
-        return self.ask("explain", str(self.output)) + self.ask(*job) + self.ask("report", str(self.output), "--json")
+        told = self.read("explain", str(self.output)), self.read(*job), self.read("report", str(self.output), "--json")
+        assert all(told)
+        return b"".join(told)
 
 
 @pytest.fixture
@@ -187,7 +201,9 @@ def fails_quietly(place: Place, fleet: str) -> bytes:
     """Run a batch that fails, and return all that anybody could hear of it."""
     with listening() as webhook:
         path = place.write(fleet, webhook)
-        told = place.ask("check", path) + place.ask("run", path, "--output", str(place.output))
+        told = place.read("check", path)
+        told += place.ask("run", path, "--output", str(place.output), "--log-format", "json")
+        assert b'"event": "increase' in told, told
         assert webhook.bodies
     told += place.explanations() + bytes(webhook.bodies)
     assert MARK.encode() not in told, told.decode()
@@ -207,14 +223,14 @@ def test_commands_and_variables_that_fail_are_named_and_not_shown(place: Place) 
     assert (place.output / "made").read_text() == "x\n"
 
 
-@pytest.mark.usefixtures("pictures")
+@pytest.mark.usefixtures("pictures_in_full")
 def test_a_program_that_repeats_its_arguments_is_not_repeated(place: Place) -> None:
     """Nor its variables."""
     told = fails_quietly(place, EXEC).decode()
     assert "bad usage: " in told
 
 
-@pytest.mark.usefixtures("pictures")
+@pytest.mark.usefixtures("pictures_in_full")
 def test_a_password_that_is_refused_is_not_shown(tmp_path: Path, place: Place) -> None:
     """By a host that takes none."""
     with sshd(tmp_path / "sshd") as server:

@@ -65,6 +65,7 @@ anyio.run(main)
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 
 
+@pytest.mark.usefixtures("with_trio")
 @pytest.mark.parametrize(
     "script",
     [SYNC, ASYNC.format(backend="asyncio"), ASYNC.format(backend="trio")],

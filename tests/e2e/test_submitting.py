@@ -22,7 +22,7 @@ JOBS = """
 name = "first"
 copies = 4
 files = ["data"]
-script = 'cat data/x; echo "$TASKSCALER_JOB_NAME" >> {ran}; for each in 1 2 3; do echo "$each"; sleep 1; done'
+script = 'cat data/x; echo "$TASKSCALER_JOB_NAME" >> {ran}; for each in 1 2 3; do echo "$each"; {pause}; done'
 
 [[jobs]]
 name = "last"
@@ -31,12 +31,12 @@ script = 'echo "$TASKSCALER_JOB_NAME" >> {ran}'
 """
 
 
-def submit(directory: Path) -> str:
-    """Hand over a batch; gives its id."""
+def submit(directory: Path, pause: str = "sleep 1") -> str:
+    """Hand over a batch whose jobs pause three times; gives its id."""
     directory.mkdir()
     (directory / "data").mkdir()
     (directory / "data" / "x").write_text("here\n")
-    (directory / "jobs.toml").write_text(JOBS.format(ran=directory / "ran"))
+    (directory / "jobs.toml").write_text(JOBS.format(ran=directory / "ran", pause=pause))
     status, said = command("submit", str(directory / "jobs.toml"), "--json")
     assert status == 0, said
     batch: str = json.loads(said)["batch"]
@@ -87,13 +87,16 @@ def test_a_batch_that_was_left_goes_on(tmp_path: Path, monkeypatch: pytest.Monke
     write(tmp_path, idle=0, most=4)
     with ExitStack() as stack:
         service = stack.enter_context(serving(tmp_path, "--stop-timeout=100ms"))
-        batch, other = submit(tmp_path / "a"), submit(tmp_path / "b")
+        go = tmp_path / "go"
+        batch = submit(tmp_path / "a", f"until [ -e {go} ]; do sleep 0.05; done")
+        other = submit(tmp_path / "b")
         assert first_line("logs", "-f", batch, "first-01") == "here\n"
         followed = stack.enter_context(printing("logs", "-f", batch, "first-01"))
         assert command("cancel", other)[0] == 0
         service.process.send_signal(signal.SIGTERM)
         assert re.search("[1-4] jobs? of batches", service.wait_for("did not end in time"))
         assert service.process.wait(60) == 0
+        go.touch()
         service = stack.enter_context(serving(tmp_path))
         assert command("wait", batch)[0] == 0
         assert followed() == ("here\n1\n2\n3\n", "", 0)
@@ -118,7 +121,7 @@ def test_a_batch_that_was_left_goes_on(tmp_path: Path, monkeypatch: pytest.Monke
             (("report", batch), 0, "5 succeeded"),
             (("jobs", batch), 0, "first-03"),
             (("fetch", batch, "--output", str(shared / "fetched")), 0, "taskscaler report"),
-            (("fetch", batch, "--output", str(shared / "fetched")), 2, "is there already"),
+            (("fetch", batch, "--output", str(shared / "fetched")), 2, "exists already"),
             (("fetch", str(tmp_path / "a"), "--output", str(tmp_path / "other")), 2, "does not belong to a daemon"),
             (("fetch", "12345678", "--output", str(tmp_path / "other")), 1, "there is no batch"),
             (("explain", str(shared / "fetched")), 0, "5 succeeded"),
