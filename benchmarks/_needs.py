@@ -36,6 +36,7 @@ def _docker_answers() -> bool:
 DOCKER = Need("Docker daemon", "apt-get install docker.io busybox-static, as root", _docker_answers)
 SSHD = Need("OpenSSH server", "apt-get install openssh-server", Path("/usr/sbin/sshd").exists)
 SSH = Need("OpenSSH client", "apt-get install openssh-client", lambda: shutil.which("ssh") is not None)
+CHROMIUM = Need("Chromium", "apt-get install chromium, as root", lambda: shutil.which("chromium") is not None)
 NAMESPACES = Need("right to make namespaces", "run it as root", lambda: os.geteuid() == 0)
 HYPERQUEUE = Need("HyperQueue", "uv sync, on Linux", lambda: find_spec("hyperqueue") is not None)
 PROC = Need("/proc file system", "run it on Linux", Path("/proc/self/statm").exists)
