@@ -17,9 +17,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+from hypothesis.strategies import text
 
 from tests.chaos.tally import Tally
 from tests.golden import Golden
+from tests.in_part import IN_PART, LATER, is_in_part
+from tests.one_backend import COLLECTED, IN_TURN, runs_of
 from tests.peers import Absent, look_for_peers
 
 if TYPE_CHECKING:
@@ -33,6 +36,8 @@ WITH_DOCKER = (
     "tests/executor_docker/",
     "tests/fleeting_docker/",
     "tests/fleeting_docker_engine/",
+    "tests/gitlab_jobs/test_real_runner_in_containers.py",
+    "tests/taskscaler_gitlab/test_real_sidecars_in_containers.py",
     "tests/taskscaler_gitlab/test_jobs_in_containers.py",
 )
 """Where the tests are that need a Docker daemon, as their ids begin."""
@@ -47,21 +52,37 @@ TOGETHER = {
     "aws e2e": ("tests/e2e/test_aws.py",),
     "azure": ("tests/conformance/test_azure.py", "tests/fleeting_azure/"),
     "gcp": ("tests/conformance/test_gcp.py", "tests/fleeting_gcp/"),
+    "prometheus": ("tests/e2e/test_prometheus.py",),
+    "chromium": ("tests/e2e/test_page.py",),
     "generated": ("tests/conformance/test_tutorial.py", "tests/fleeting/test_new_plugin.py"),
 }
 """Where the tests are that share something expensive; moto's server and the clouds' SDKs take seconds to start, and
-mypy takes them for what a generated package imports."""
+mypy takes them for what a generated package imports. Of Prometheus there is one, which watches one story, and
+of Chromium."""
 
 COMPUTING = ("tests/chaos/",)
 """Where the tests are that wait for nothing."""
 
+WHOLE_PROGRAMS = ("tests/e2e/",)
+"""Where tests take seconds each, most of them waiting: they are over when three quarters of the others are, so that
+what comes last is short, and no core idles while one of them ends."""
+
+SOONER = 0.75
+"""How far they are spread."""
+
 LONG = (
+    *WITH_DOCKER,
     WITH_WHEELS,
     "tests/taskscaler/test_core_machine.py::TestCoreMachine",
     "tests/taskscaler/test_ledger_machine.py::TestLedgerMachine",
     "tests/fleeting_exec/test_requests.py::TestBookkeeping",
+    "tests/e2e/test_kept_leases.py",
+    "tests/e2e/test_static_ssh.py",
+    "tests/e2e/test_gitlab_runner.py",
+    "tests/taskscaler_gitlab/test_beside_the_real_runner.py",
 )
-"""Where single tests take longest: half a minute of computing, at the end of the suite, would leave a core idle."""
+"""Where single tests take longest, or one worker has many: half a minute of computing or of waiting, or minutes with
+one Docker daemon, would leave cores idle at the end of the suite."""
 
 SHORT = "/tmp"  # noqa: S108  (every Unix has it, and pytest makes private directories there)
 """Where temporary files are if the user's own place is a long way down, as on macOS: many tests listen on sockets in
@@ -79,6 +100,10 @@ _begun = count(1)
 
 _frozen_with = 0
 """So many modules were imported when the garbage collector was last spared what stays."""
+
+YOUNG = 50_000
+"""So many objects more than before, and the garbage collector looks at the new ones. Python's own 700 cost a tenth of
+all that the workers compute, most of it in checks of the contract and of cores, for a few megabytes less."""
 
 MANY_MODULES = 200
 """So many more since then are a cloud's SDK, or the like, which a test has imported."""
@@ -197,13 +222,28 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--full",
         action="store_true",
-        help="play all crash points, not some of each place, and run what is long in its whole length",
+        help="play all crash points, not some of each place, and run what is long in its whole length, and all of it on"
+        " both backends",
+    )
+    parser.addoption(
+        "--rest",
+        action="store_true",
+        help="run in full what a run without options has a part of, and what it leaves to the other backend; nothing"
+        " else",
     )
     parser.addoption("--golden-update", action="store_true", help="write prose into tests/golden instead of comparing")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Add up what the stories meet, and who was not there, where the reports of all workers come together."""
+    """Add up what the stories meet, and who was not there, where the reports of all workers come together.
+
+    What is left out of the suite is looked for only where there is any, unless places are named.
+    """
+    if config.getoption("--rest"):
+        config.option.full = True
+        if config.args_source is not config.ArgsSource.ARGS:
+            places = (*IN_PART, *IN_TURN, *(each.partition("::")[0] for each in LATER))
+            config.args = [*dict.fromkeys(places)]
     if not hasattr(config, "workerinput"):
         config.pluginmanager.register(Tally())
         config.pluginmanager.register(Absent())
@@ -238,9 +278,12 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
 def pytest_collection() -> Generator[None, object, object]:
     """Let a worker for each core collect first, and the others once these are done.
 
-    What the first have compiled, the others only read: in a fresh clone it takes each of them 12 s, and 3 s then.
+    What the first have compiled, the others only read: in a fresh clone it takes each of them 12 s, and 3 s then. The
+    very first also has hypothesis work out which characters there are in UTF-8, a second's work that it keeps on disk.
     """
     worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    if worker == 0 and "PYTEST_XDIST_WORKER" in os.environ:
+        text().validate()
     with Path(__file__).open() as turn:
         with suppress(OSError):  # on some network's disk nothing can be locked
             if worker < (os.cpu_count() or 1):
@@ -257,15 +300,28 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     Two daemons that start at once have waited for each other for a minute. Stories take nothing but a core, and most
     other tests wait for processes and time limits: one after the other, each leaves idle what the other lacks.
     """
+    config.stash[COLLECTED] = runs = runs_of(items)
+    everything = config.getoption("--full") or any("[" in each for each in config.args)  # it was asked for by name
+    wanted = runs.rest if config.getoption("--rest") else runs.all if everything else runs.suite
+    config.hook.pytest_deselected(items=[*{*items} - {*wanted}])
+    items[:] = wanted
     for item in items:
         if "docker" in getattr(item, "fixturenames", ()) and not item.nodeid.startswith(WITH_DOCKER):
             raise pytest.UsageError(f"{item.nodeid} needs a Docker daemon; add its place to WITH_DOCKER in {__file__}")
+        if is_in_part(item) and not item.nodeid.startswith(IN_PART):
+            raise pytest.UsageError(
+                f"{item.nodeid} has a part in the suite; add its place to IN_PART in tests/in_part.py"
+            )
     if hasattr(config, "workerinput"):
         long = [item for item in items if item.nodeid.startswith(LONG)]
         computing = [item for item in items if item.nodeid.startswith(COMPUTING)]
-        waiting = [item for item in items if not item.nodeid.startswith((*LONG, *COMPUTING))]
+        programs = [item for item in items if item.nodeid.startswith(WHOLE_PROGRAMS)]
+        waiting = [item for item in items if not item.nodeid.startswith((*COMPUTING, *WHOLE_PROGRAMS))]
         places = [
-            ((number + 0.5) / len(part), item) for part in (computing, waiting) for number, item in enumerate(part)
+            (upto * (number + 0.5) / len(part), item)
+            for part, upto in ((computing, 1.0), (programs, SOONER), (waiting, 1.0))
+            for number, item in enumerate(part)
+            if not item.nodeid.startswith(LONG)
         ]
         items[:] = [*long, *(item for _, item in sorted(places, key=itemgetter(0)))]
 
@@ -295,6 +351,7 @@ def pytest_collection_finish() -> None:
     global _frozen_with  # noqa: PLW0603  (of the process, as what is frozen is)
     gc.collect()
     gc.freeze()
+    gc.set_threshold(YOUNG, *gc.get_threshold()[1:])
     _frozen_with = len(sys.modules)
 
 

@@ -15,14 +15,15 @@ LIST = TESTS / "guards.txt"
 
 def found() -> dict[str, list[str]]:
     """Every guard that the tests have, sorted, by kind."""
-    from fleeting.testing import CHECKS, CONNECTOR_CHECKS, DETACHED_CHECKS, name_of
+    from fleeting.testing import CHECKS, CONNECTOR_CHECKS, DETACHED_CHECKS, FORWARDING_CHECKS, name_of
     from tests.chaos.test_crash_points import PLACES, SCRIPTS
     from tests.chaos.troubles import KINDS
     from tests.chaos.witness import REQUIRED
     from tests.conformance.mutants import MUTANTS
-    from tests.conformance.test_connectors import BREAKS, BREAKS_OF_DETACHED
+    from tests.conformance.test_connectors import BREAKS, BREAKS_OF_DETACHED, BREAKS_OF_FORWARDING
     from tests.conformance.test_teeth import WRONG
     from tests.taskscaler.test_lease_teeth import BREAKS as BREAKS_OF_LEASES
+    from tests.taskscaler_gitlab.test_relay_teeth import BREAKS as BREAKS_OF_RELAYS
 
     kinds = {
         "invariants of state machines": _invariants(),
@@ -40,7 +41,12 @@ def found() -> dict[str, list[str]]:
         "breaks of detached commands": (
             f"{old} -> {new}, found by {check}".replace("\n", " ") for check, (old, new) in BREAKS_OF_DETACHED.items()
         ),
+        "checks of forwarded ports": (check.__name__.removeprefix("check_") for check in FORWARDING_CHECKS),
+        "breaks of forwarded ports": (
+            f"{old} -> {new}, found by {check}".replace("\n", " ") for check, (old, new) in BREAKS_OF_FORWARDING.items()
+        ),
         "breaks of detached leases": map(str, BREAKS_OF_LEASES),
+        "breaks of jobs that sidecars run": map(str, BREAKS_OF_RELAYS),
     }
     return {kind: sorted(set(names)) for kind, names in kinds.items()}
 

@@ -6,6 +6,7 @@ Whoever adds an error is told by these tests what is missing; CONTRIBUTING has i
 import json
 import pkgutil
 import re
+import subprocess
 import sys
 from collections.abc import Awaitable, Callable, Iterator
 from importlib import import_module
@@ -21,7 +22,7 @@ import fleeting
 import taskscaler
 from fleeting import Completed, Connection, FleetingError, LoopClock, Settings
 from fleeting.cli import main as by_hand
-from fleeting.connectors import Collector, RunsDetached
+from fleeting.connectors import Collector, RunsDetached, listen_tcp
 from fleeting.errors import CatalogueEntry, Mistake, catalogue
 from fleeting.groups.local import LocalGroup
 from fleeting.groups.local._config import LocalConfig
@@ -332,6 +333,20 @@ def command_that_removes_what_is_kept_of_it(place: Place) -> set[str]:
         await connection.attach("a", output=Collector("the output"))
 
     return caught_on_an_instance(place, attach)
+
+
+@provokes("FL409")
+def port_that_is_taken(place: Place) -> set[str]:
+    """Listen twice at one port of an instance."""
+
+    async def listen_twice(connection: Connection) -> None:
+        async with (
+            listen_tcp(connection, "127.0.0.1", 0) as first,
+            listen_tcp(connection, "127.0.0.1", first.port),
+        ):
+            pass
+
+    return caught_on_an_instance(place, listen_twice)
 
 
 def caught_on_an_instance(place: Place, act: Callable[[Connection], Awaitable[object]]) -> set[str]:
@@ -702,3 +717,10 @@ def test_the_command_tells_what_a_code_means() -> None:
         assert told == f"FL112\ncause   {entry.cause}\nremedy  {entry.remedy}\n"
     listed = CliRunner().invoke(main, ["errors"]).stdout.splitlines()
     assert [line.split("  ")[0] for line in listed] == list(catalogue())
+
+
+def test_the_command_knows_every_code_before_anything_has_gone_wrong() -> None:
+    """As a process of its own, in which nothing has imported our errors."""
+    program = "import sys, taskscaler.cli; taskscaler.cli.main(sys.argv[1:])"
+    done = subprocess.run([sys.executable, "-c", program, "errors"], check=True, capture_output=True, text=True)
+    assert [line.split("  ")[0] for line in done.stdout.splitlines()] == list(catalogue())

@@ -10,7 +10,12 @@ import pytest
 from tests.peers import INSIST
 
 ROOT = Path(__file__).parents[1]
-SOME = ["tests/gitlab_jobs/test_peers.py", "-k", "asyncio and (cancels or real_runner)"]
+SOME = [
+    "tests/gitlab_jobs/test_peers.py",
+    "tests/gitlab_jobs/test_real_runner.py",
+    "-k",
+    "cancels or alone",
+]
 
 
 @pytest.mark.slow

@@ -21,6 +21,8 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
 from tests import pages
+from tests.in_part import IN_PART, LATER
+from tests.one_backend import COLLECTED, IN_TURN
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = sorted(path.parent for path in ROOT.glob("packages/*/pyproject.toml"))
@@ -53,6 +55,24 @@ def test_continuous_integration_runs_the_readmes_test_command() -> None:
     commands = re.findall(r"python3 -m venv [^`\n]*", (ROOT / "README.md").read_text())
     assert len(commands) == 2
     assert commands[1] in (ROOT / ".ci" / "run").read_text().splitlines()
+
+
+def test_what_the_suite_leaves_out_is_there() -> None:
+    """Nothing is left out for good because it was renamed."""
+    for place in (*IN_PART, *IN_TURN, *LATER):
+        file, _, name = place.partition("[")[0].partition("::")
+        assert (ROOT / file).exists()
+        assert not name or f"def {name}(" in (ROOT / file).read_text()
+    assert '"--rest"' in (ROOT / "noxfile.py").read_text()
+
+
+def test_every_state_machine_has_more_seeds(pytestconfig: pytest.Config) -> None:
+    """`nox -s full` plays each with other examples, wherever it is; what is collected here is looked at."""
+    machines = {
+        item.path.relative_to(ROOT).as_posix() for item in pytestconfig.stash[COLLECTED].all if item.name == "runTest"
+    }
+    listed = (ROOT / "noxfile.py").read_text()
+    assert [each for each in sorted(machines) if f'"{each}"' not in listed] == []
 
 
 def test_the_first_command_fetches_no_sdk() -> None:
@@ -190,11 +210,12 @@ def test_the_systems_own_python_takes_artifacts_in() -> None:
     """The README's first command runs on it; here it may not be what runs the tests. Debian 12 has 3.11.2."""
     pythons = {sys.executable, "/usr/bin/python3"}
     supported = SpecifierSet(read(ROOT)["project"]["requires-python"])
+    installed = [path for path in sys.path if "site-packages" in path or not path.startswith(sys.base_prefix)]
     for python in filter(os.path.exists, pythons):
         asked = [python, "-c", "import platform; print(platform.python_version())"]
         number = subprocess.run(asked, check=True, capture_output=True, text=True).stdout.strip()
         if number in supported:
-            env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+            env = {**os.environ, "PYTHONPATH": os.pathsep.join(installed)}
             done = subprocess.run([python, "-c", TAKE_IN], check=False, capture_output=True, text=True, env=env)
             assert (number, done.stdout, done.stderr) == (number, "['other'] content\n", "")
 

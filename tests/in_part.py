@@ -1,0 +1,53 @@
+"""Tests of which the suite has a part; ``nox -s full`` runs them in full: the same faults and assertions, more often.
+
+They ask for the fixture ``full``, which says whether the whole length is wanted, as it is with ``--full``.
+"""
+
+import pytest
+
+IN_PART = (
+    "tests/chaos/test_crash_points.py",
+    "tests/chaos/test_served.py",
+    "tests/e2e/test_crash.py",
+    "tests/e2e/test_gcp.py",
+    "tests/e2e/test_gitlab_peers.py",
+    "tests/e2e/test_outliving.py",
+    "tests/e2e/test_page.py",
+    "tests/e2e/test_quickstart.py",
+    "tests/e2e/test_secrets.py",
+    "tests/e2e/test_secrets_of_a_daemon.py",
+    "tests/e2e/test_static_ssh.py",
+    "tests/fleeting/test_ssh_slow.py",
+    "tests/gitlab_jobs/test_peers.py",
+    "tests/taskscaler_gitlab/test_killed_managers.py",
+    "tests/taskscaler_gitlab/test_running_jobs.py",
+    "tests/taskscaler_gitlab/test_running_jobs_files.py",
+    "tests/taskscaler_gitlab/test_relay_teeth.py",
+    "tests/taskscaler_gitlab/test_sidecars_crash_points.py",
+    "tests/taskscaler_gitlab/test_sidecars_lose_nothing.py",
+    "tests/test_one_backend.py",
+)
+"""Where they are: all that ``--rest`` collects, besides what runs on one backend in the suite."""
+
+STORIES_OF_SIDECARS = "tests/taskscaler_gitlab/test_sidecars_crash_points.py::test_a_service_dies_at_each_write"
+
+LATER = (
+    "tests/conformance/test_tutorial.py::test_who_does_what_the_page_says_arrives",
+    "tests/distributions/test_wheels.py",
+    "tests/e2e/test_gitlab_runner.py::test_the_pipeline_ends_as_expected_in_containers",
+    "tests/e2e/test_gitlab_runner.py::test_the_pipeline_ends_as_expected_over_ssh",
+    "tests/taskscaler_gitlab/test_dependencies.py::test_a_zip_of_70000_files_is_taken",
+    f"{STORIES_OF_SIDECARS}[that is cancelled]",
+    f"{STORIES_OF_SIDECARS}[that is placed again]",
+    f"{STORIES_OF_SIDECARS}[that loses its sidecar]",
+    f"{STORIES_OF_SIDECARS}[whose second service dies, too]",
+)
+"""What only ``--rest`` and ``--full`` run, as ids begin: what installs all distributions elsewhere, and what has a
+sibling in the suite that meets the same code, each for half a minute or more."""
+
+
+def is_in_part(item: pytest.Item) -> bool:
+    """Whether the suite runs a part of it."""
+    callspec = getattr(item, "callspec", None)
+    is_parameter = callspec is not None and "full" in callspec.params  # of another meaning
+    return "full" in getattr(item, "fixturenames", ()) and not is_parameter
