@@ -1,0 +1,297 @@
+"""The cloud of one pool in virtual time: it does what a plan asks, as late and as badly as its environment says.
+
+It is the other side of a plan's actions, each of which ends in one fact. An instance is billed from when the cloud
+accepts it until it is gone, but not while it is suspended.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from random import Random
+
+from attrs import define, field
+
+from fleeting import NoticeKind, Observation, Observed, State
+from fleeting.core import messages
+from taskscaler._cost import Tariff
+from taskscaler.simulation._environment import PoolEnvironment
+
+OUT_OF_STOCK = "the cloud has no capacity"
+"""Why requests are refused during a stock-out."""
+
+Schedule = Callable[[float, Callable[[], None]], None]
+"""Has something done so many seconds from now."""
+
+
+@define(eq=False)
+class Machine:
+    """One instance."""
+
+    id: str
+    intent: str
+    created_at: float
+    state: State = State.CREATING
+    billed_since: float | None = None
+    """None: it is not paid for at the moment."""
+
+    takes_no_jobs: bool = False
+    """Whether it never passes the readiness steps."""
+
+
+@define(eq=False)
+class Bill:
+    """What the instances of one pool have come to, in microseconds, so that sums are exact."""
+
+    tariff: Tariff
+    ran: int = 0
+    increments: int = 0
+
+    def add(self, since: float, until: float) -> None:
+        """An instance ran from then until then."""
+        micros = max(0, round((until - since) * 1e6))
+        self.ran += micros
+        self.increments += self.tariff.increments(micros)
+
+
+@define(eq=False)
+class Cloud:
+    """What exists in one pool."""
+
+    pool: str
+    environment: PoolEnvironment
+    bill: Bill
+    _now: Callable[[], float]
+    _schedule: Schedule
+    _feed: Callable[[str, messages.Fact], None]
+    """Lets the core take in a fact of the pool."""
+
+    _grown: Callable[[], None]
+    """Is called when instances have come into being."""
+
+    _is_busy: Callable[[str, str], bool]
+    """Whether jobs run on an instance of the pool: their connections notice when it dies."""
+
+    _random: Callable[[str], Random]
+    """A stream of numbers of its own for each subject: what one draws changes nothing for the others."""
+
+    machines: dict[str, Machine] = field(factory=dict, init=False)
+    """All that are not gone."""
+
+    bought: int = field(default=0, init=False)
+    deleted: int = field(default=0, init=False)
+    failed: int = field(default=0, init=False)
+    """Instances that never came to take jobs."""
+
+    preempted: int = field(default=0, init=False)
+    calls: int = field(default=0, init=False)
+    peak: int = field(default=0, init=False)
+    """The most that existed at once."""
+
+    refused: int = field(default=0, init=False)
+    """Instances that were asked for during stock-outs."""
+
+    _shown: dict[str, Observed] = field(factory=dict, init=False)
+    """The view."""
+
+    _is_out_of_stock: bool = field(default=False, init=False)
+    _streams: dict[str, Random] = field(factory=dict, init=False)
+
+    def begin(self) -> None:
+        """Let its troubles take their course."""
+        if self.environment.stock_outs is not None:
+            self._schedule(self.environment.stock_outs.every.sample(self._stream("stock-outs")), self._run_out)
+
+    def view(self) -> messages.Updated:
+        """What it shows now."""
+        return messages.Updated(Observation(self._shown))
+
+    def perform(self, action: messages.Action) -> None:
+        """Do what a plan asks."""
+        match action:
+            case messages.Update():
+                self._answer(self._show)
+            case messages.Increase(_, intent, count):
+                self._answer(partial(self._create, intent, count))
+            case messages.Decrease(_, instances):
+                self._answer(partial(self._delete, instances))
+            case messages.Prepare(_, instance):
+                self._schedule(self.environment.ready.sample(self._stream("ready")), partial(self._prepare, instance))
+            case messages.Heartbeat(_, instance):
+                self._answer(partial(self._beat, instance))
+            case messages.Suspend(_, instances):
+                self._answer(partial(self._suspend, instances))
+            case messages.Resume(_, instances):
+                self._answer(partial(self._resume, instances))
+            case messages.Withdraw(_, count):
+                self._answer(partial(self._feed, self.pool, messages.Withdrawn(count, 0)))
+            case messages.Forget():
+                pass
+
+    def clean_time(self) -> float:
+        """Seconds that cleaning a slot takes this time."""
+        return self.environment.clean.sample(self._stream("clean"))
+
+    def settle(self) -> None:
+        """Bill what still exists up to now."""
+        for machine in self.machines.values():
+            self._stop_billing(machine)
+
+    # --- answering ---------------------------------------------------------------------------------------
+
+    def _answer(self, answer: Callable[[], None]) -> None:
+        self.calls += 1
+        self._schedule(self.environment.answer.sample(self._stream("answer")), answer)
+
+    def _show(self) -> None:
+        self._feed(self.pool, self.view())
+
+    def _create(self, intent: str, count: int) -> None:
+        if self._is_out_of_stock:
+            self.refused += count
+            self._feed(self.pool, messages.IncreaseFailed(intent, OUT_OF_STOCK))
+            return
+        environment, now = self.environment, self._now()
+        boots, failures = self._stream("boot"), self._stream("boot failures")
+        looks = Observed(state=State.CREATING, created_at=now, intent=intent)
+        runs = Observed(state=State.RUNNING, created_at=now, intent=intent)
+        for _ in range(count):
+            machine = Machine(f"i-{self.bought}", intent, now, billed_since=now)
+            self.bought += 1
+            self.machines[machine.id] = machine
+            self._shown[machine.id] = looks
+            fails = environment.boot_failure and failures.random() < environment.boot_failure
+            took = environment.boot.sample(boots)
+            self._schedule(took, partial(self._fail, machine) if fails else partial(self._boot, machine, runs))
+        self.peak = max(self.peak, len(self.machines))
+        self._grown()
+        self._feed(self.pool, messages.Increased(intent, count))
+
+    def _delete(self, instances: tuple[str, ...]) -> None:
+        for machine in self._known(instances):
+            if machine.state is not State.DELETING:
+                self.deleted += 1
+                self._enter(machine, State.DELETING)
+                took = self.environment.delete.sample(self._stream("delete"))
+                if took:
+                    self._schedule(took, partial(self._remove, machine))
+                else:
+                    self._remove(machine)
+        self._feed(self.pool, messages.Decreased(instances, instances))
+
+    def _prepare(self, instance: str) -> None:
+        machine = self.machines.get(instance)
+        if machine is None:
+            self._feed(self.pool, messages.PrepareFailed(instance, "it cannot be reached", final=False))
+        elif machine.takes_no_jobs:
+            self.failed += 1
+            self._feed(self.pool, messages.PrepareFailed(instance, "a readiness step failed"))
+        else:
+            self._feed(self.pool, messages.Prepared(instance))
+
+    def _beat(self, instance: str) -> None:
+        machine = self.machines.get(instance)
+        alive = machine is not None and machine.state is State.RUNNING
+        passed = messages.HeartbeatPassed(instance)
+        self._feed(self.pool, passed if alive else messages.HeartbeatFailed(instance, "it cannot be reached"))
+
+    def _suspend(self, instances: tuple[str, ...]) -> None:
+        for machine in self._known(instances):
+            if machine.state is State.RUNNING:
+                self._enter(machine, State.SUSPENDING)
+                took = self.environment.suspend.sample(self._stream("suspend"))
+                self._schedule(took, partial(self._sleep, machine))
+        self._feed(self.pool, messages.SuspendAccepted(instances, instances))
+
+    def _resume(self, instances: tuple[str, ...]) -> None:
+        if self._is_out_of_stock:
+            self._feed(self.pool, messages.ResumeFailed(instances, OUT_OF_STOCK))
+            return
+        for machine in self._known(instances):
+            if machine.state is State.SUSPENDED:
+                self._enter(machine, State.RESUMING)
+                machine.billed_since = self._now()
+                took = self.environment.resume.sample(self._stream("resume"))
+                self._schedule(took, partial(self._wake, machine))
+        self._feed(self.pool, messages.ResumeAccepted(instances, instances))
+
+    # --- what happens to instances -----------------------------------------------------------------------
+
+    def _boot(self, machine: Machine, runs: Observed) -> None:
+        """It runs, unless it was deleted meanwhile."""
+        if machine.state is not State.CREATING:
+            return
+        machine.state = State.RUNNING
+        self._shown[machine.id] = runs
+        share = self.environment.ready_failure
+        machine.takes_no_jobs = bool(share) and self._stream("ready failures").random() < share
+        preemptions = self.environment.preemptions
+        if preemptions is not None:
+            after = preemptions.after.sample(self._stream("preemptions"))
+            if preemptions.notice:
+                deadline = self._now() + after
+                self._schedule(max(0.0, after - preemptions.notice), partial(self._announce, machine, deadline))
+            self._schedule(after, partial(self._preempt, machine))
+
+    def _fail(self, machine: Machine) -> None:
+        if machine.state is State.CREATING:
+            self.failed += 1
+            self._enter(machine, State.FAILED)
+
+    def _sleep(self, machine: Machine) -> None:
+        if machine.state is State.SUSPENDING:
+            self._enter(machine, State.SUSPENDED)
+            self._stop_billing(machine)
+
+    def _wake(self, machine: Machine) -> None:
+        if machine.state is State.RESUMING:
+            self._enter(machine, State.RUNNING)
+
+    def _announce(self, machine: Machine, deadline: float) -> None:
+        if self._is_there(machine):
+            self._feed(self.pool, messages.Noticed(machine.id, deadline, NoticeKind.PREEMPTION))
+
+    def _preempt(self, machine: Machine) -> None:
+        if self._is_there(machine):
+            self.preempted += 1
+            busy = self._is_busy(self.pool, machine.id)
+            self._remove(machine)
+            if busy:
+                self._feed(self.pool, messages.ConnectionDied(machine.id, "the connection broke"))
+
+    def _run_out(self) -> None:
+        """A stock-out begins."""
+        if self.environment.stock_outs is not None:
+            self._is_out_of_stock = True
+            self._schedule(self.environment.stock_outs.lasts.sample(self._stream("stock-outs")), self._restock)
+
+    def _restock(self) -> None:
+        self._is_out_of_stock = False
+        self.begin()
+
+    # --- bookkeeping -------------------------------------------------------------------------------------
+
+    def _is_there(self, machine: Machine) -> bool:
+        """Whether there is something to take: what is suspended runs nowhere."""
+        return machine.id in self.machines and machine.state in (State.RUNNING, State.SUSPENDING, State.RESUMING)
+
+    def _enter(self, machine: Machine, state: State) -> None:
+        machine.state = state
+        self._shown[machine.id] = Observed(state=state, created_at=machine.created_at, intent=machine.intent)
+
+    def _remove(self, machine: Machine) -> None:
+        if self.machines.pop(machine.id, None) is not None:
+            del self._shown[machine.id]
+            self._stop_billing(machine)
+
+    def _stop_billing(self, machine: Machine) -> None:
+        if machine.billed_since is not None:
+            self.bill.add(machine.billed_since, self._now())
+            machine.billed_since = None
+
+    def _known(self, instances: Sequence[str]) -> Iterator[Machine]:
+        return (self.machines[instance] for instance in instances if instance in self.machines)
+
+    def _stream(self, subject: str) -> Random:
+        stream = self._streams.get(subject)
+        if stream is None:
+            stream = self._streams[subject] = self._random(subject)
+        return stream

@@ -1,0 +1,448 @@
+"""Runs jobs on a fleet in virtual time: a heap of what happens, and the very core that production runs.
+
+`Core` and its `Plan`s are driven as `fleeting.runtime.Runtime` drives them: each step's actions are performed, a burst
+is heeded once, and the core ticks when it says so. What runtime and groups do in production, `Cloud` does here. Nothing
+waits and nothing runs beside it, so that one seed leads to one result. There is no journal: what would be written is
+not, and heartbeats, which pass on all that lives, are left out, since a fleet has more of them than jobs.
+"""
+
+from collections.abc import Callable, Iterable
+from functools import partial
+from heapq import heappop, heappush
+from itertools import count
+from math import inf
+from random import Random
+
+from attrs import evolve, fields_dict
+
+from fleeting import Capability, GroupInfo
+from fleeting.core import build_plan, messages
+from fleeting.journal import Recovered
+from fleeting.plugins import span
+from taskscaler._errors import TaskscalerError
+from taskscaler._observe import DecisionEvent, InstanceEvent, LeaseEvent, ScalerEvent
+from taskscaler._types import PoolSettings
+from taskscaler._wording import counted
+from taskscaler.core._mediator import AllRemoved, Core
+from taskscaler.core._slots import Break, Check, Clean, Deliver, LeaseId, Refuse
+from taskscaler.simulation._cloud import Bill, Cloud
+from taskscaler.simulation._environment import Environment
+from taskscaler.simulation._fleet import Fleet
+from taskscaler.simulation._jobs import Jobs
+from taskscaler.simulation._outcome import HOUR, Outcome, PoolOutcome
+from taskscaler.simulation._tally import Tally, step_of
+
+SOON = 0.006
+"""As the runtime has it: a core that is due within so many seconds is not woken earlier."""
+
+PATIENCE = 2 * 86400.0
+"""Simulated seconds, besides those that the longest job takes, in which none has ended: after that none ever will."""
+
+LEFT_OUT = 1e12
+"""Seconds between the heartbeats of an instance."""
+
+Observer = Callable[[ScalerEvent], None]
+"""Hears of every event, in order."""
+
+
+class SimulationStuck(TaskscalerError):
+    """Jobs are left, and none has ended for days."""
+
+
+def simulate(
+    fleet: Fleet,
+    jobs: Jobs,
+    *,
+    environment: Environment | None = None,
+    seed: int = 0,
+    observer: Observer | None = None,
+    drain: bool = True,
+) -> Outcome:
+    """Run jobs on a fleet in virtual time.
+
+    The fleet is empty when the first job is submitted.
+
+    Args:
+        fleet: Pools and policies.
+        jobs: At least one.
+        environment: How long things take, and what goes wrong. None: booting takes a minute, and nothing else time.
+        seed: Of all that is left to chance. The same arguments lead to the same outcome, byte for byte.
+        observer: Hears of all that a scaler reports; that costs a good part of the speed. None: nobody.
+        drain: Whether the fleet is removed once all jobs are done, and that is paid for, too.
+
+    Raises:
+        SimulationStuck: Some jobs get no slot, ever.
+        ValueError: There are no jobs.
+    """
+    if not len(jobs):
+        raise ValueError("jobs: expected at least one, found none")
+    return Simulation(fleet, jobs, environment or Environment(), seed, observer, drain=drain).run()
+
+
+class Simulation:
+    """One run."""
+
+    def __init__(
+        self, fleet: Fleet, jobs: Jobs, environment: Environment, seed: int, observer: Observer | None, *, drain: bool
+    ) -> None:
+        """Set it up at the first submit; see `simulate`."""
+        self.fleet = fleet
+        self.jobs = jobs
+        self.now = jobs.begins
+        self._seed = seed
+        self._observer = observer
+        self._drain = drain
+        self._environment = environment
+        self._events: list[tuple[float, int, Callable[[], None]]] = []
+        self._order = count()
+        self._alarm = self.now
+        self._soon = True
+        self._changed = False
+        self._over = False
+        self._progress_at = jobs.ends
+        """When a job ended last, or the last one came."""
+
+        self._patience = PATIENCE + max(jobs.durations)
+        self._broken: dict[LeaseId, float] = {}
+        """When each lease broke whose job would have gone on."""
+
+        self._tally = Tally(begins=self.now, step=step_of(jobs.ends - jobs.begins))
+        self._clouds = {pool.name: self._cloud(pool.name) for pool in fleet.pools}
+        self._tariffs = {pool.name: pool.tariff for pool in fleet.pools}
+        self.core = self._core()
+        self._decision = self.core.decisions[-1] if self.core.decisions else None
+        self._do: dict[type, Callable[..., None]] = {
+            Deliver: self._deliver,
+            Break: self._break,
+            Check: self._check,
+            Clean: self._clean,
+            Refuse: self._refuse,
+            AllRemoved: self._all_removed,
+            DecisionEvent: self._notify,
+            InstanceEvent: self._notify,
+        }
+
+    def _core(self) -> Core:
+        """As a scaler makes it."""
+        pools = [_settings(pool) for pool in self.fleet.pools]
+        plans = {
+            pool.name: build_plan(
+                pool,
+                GroupInfo(identity=f"simulated/{pool.name}", capabilities=_capabilities(pool)),
+                Recovered(epoch=1),
+                self.now,
+                random=self._random(f"{pool.name}/plan").random,
+                journaled=False,
+            )
+            for pool in pools
+        }
+        return Core(
+            pools,
+            plans,
+            self.fleet.policies,
+            {},
+            self.now,
+            watched=self._observer is not None,
+            max_instances=self.fleet.max_instances,
+            journaled=False,
+        )
+
+    def _cloud(self, pool: str) -> Cloud:
+        tariff = next(each.tariff for each in self.fleet.pools if each.name == pool)
+        return Cloud(
+            pool,
+            self._environment.of(pool),
+            Bill(tariff),
+            now=lambda: self.now,
+            schedule=self._after,
+            feed=self._feed,
+            grown=self._grown,
+            is_busy=self._is_busy,
+            random=lambda subject: self._random(f"{pool}/{subject}"),
+        )
+
+    def _random(self, subject: str) -> Random:
+        """A stream of numbers; a text as seed is hashed in the same way everywhere."""
+        return Random(f"{self._seed}/{subject}")  # noqa: S311  (nothing is secret here)
+
+    # --- time --------------------------------------------------------------------------------------------
+
+    def run(self) -> Outcome:
+        """Let all happen, in order."""
+        self._open()
+        events, submits, jobs, submitted = self._events, self.jobs.submits, len(self.jobs), 0
+        next_submit = submits[0]
+        while not self._over:
+            due = events[0][0]  # there always is one: the end of a step
+            if self._alarm < due and self._alarm < next_submit:
+                self.now = max(self.now, self._alarm)
+                self._tick()
+            elif next_submit <= due:
+                self.now = next_submit
+                self._submit(submitted)
+                submitted += 1
+                next_submit = submits[submitted] if submitted < jobs else inf
+            else:
+                self.now = due
+                heappop(events)[2]()
+        return self._outcome()
+
+    def _open(self) -> None:
+        """See each group once, as a scaler does before it is open: at once, whatever that takes."""
+        self._tick()
+        self._events.clear()  # there is nothing in them but those views
+        for pool, cloud in self._clouds.items():
+            self._feed(pool, cloud.view())
+            cloud.begin()
+        self._tally.forget_decisions()  # what was decided before anything was known
+        self._after(self._tally.step, self._end_step)
+
+    def _after(self, seconds: float, call: Callable[[], None]) -> None:
+        """Do it so many seconds from now; what is due at the same time is done in this order."""
+        heappush(self._events, (self.now + seconds, next(self._order), call))
+
+    def _end_step(self) -> None:
+        """Note how it stands, and see whether anything goes on at all."""
+        tally = self._tally
+        instances = sum(len(cloud.machines) for cloud in self._clouds.values())
+        tally.end_step(instances)
+        if self.now > self._progress_at + self._patience:
+            last = f"; the last decision: {self._decision}" if self._decision is not None else ""
+            raise SimulationStuck(
+                f"no job has ended for {span(self._patience)} of simulated time: {tally.running} run,"
+                f" {tally.waiting} wait, and there are {counted(instances, 'instance')}{last};"
+                " check max_instances, the shares of failures, and what the cloud takes to boot"
+            )
+        self._after(tally.step, self._end_step)
+
+    # --- driving the core --------------------------------------------------------------------------------
+
+    def _tick(self) -> None:
+        """Let the core do what is due."""
+        core = self.core
+        self._changed = False
+        self._perform(core.tick(self.now).actions)
+        if core.decisions and core.decisions[-1] is not self._decision:
+            self._decision = core.decisions[-1]
+            self._tally.decide(self._decision)
+        if self._changed:
+            core.heed(self.now)
+        at = core.wake_at
+        self._alarm = inf if at is None else at
+        self._soon = self._alarm <= self.now + SOON
+
+    def _heed(self) -> None:
+        """The core has changed: see whether it is due earlier for that, unless it is due soon anyway."""
+        self._changed = True
+        if not self._soon:
+            self.core.heed(self.now)
+            at = self.core.wake_at
+            if at is not None and at < self._alarm:
+                self._alarm = at
+                self._soon = at <= self.now + SOON
+
+    def _feed(self, pool: str, fact: messages.Fact) -> None:
+        """Let the core take in what happened at a cloud."""
+        self._perform(self.core.handle(pool, fact, self.now).actions)
+        self._heed()
+
+    def _perform(self, actions: Iterable[object]) -> None:
+        """Do what was decided. What is of no use to a job or a cloud here is left out."""
+        for action in actions:
+            do = self._do.get(action.__class__)
+            if do is not None:
+                do(action)
+            elif isinstance(action, messages.Action):
+                self._clouds[action.pool].perform(action)
+
+    # --- jobs --------------------------------------------------------------------------------------------
+
+    def _submit(self, number: int) -> None:
+        """A job comes."""
+        tally = self._tally
+        tally.this_step.submitted += 1
+        tally.waiting += 1
+        actions = self.core.acquire(str(number), self.now).actions
+        if actions:
+            self._perform(actions)
+        tally.peak_waiting = max(tally.peak_waiting, tally.waiting)
+        if not actions and self.fleet.acquire_timeout != inf:
+            self._after(self.fleet.acquire_timeout, partial(self._give_up, str(number)))
+        self._heed()
+
+    def _deliver(self, action: Deliver) -> None:
+        """A job has a slot, and runs."""
+        lease = action.lease
+        if self.core.deliver(lease):
+            number = int(lease.key)
+            tally = self._tally
+            tally.waiting -= 1
+            tally.start(self.now - self.jobs.submits[number])
+            if self._observer is not None:
+                self._notify_lease(lease, "acquired")
+            self._after(self.jobs.durations[number], partial(self._end_job, lease, self.now))
+
+    def _end_job(self, lease: LeaseId, since: float) -> None:
+        """A job is done, unless its instance was lost meanwhile."""
+        tally = self._tally
+        if self._broken and lease in self._broken:
+            tally.busy += self._broken.pop(lease) - since
+            return
+        tally.running -= 1
+        tally.done += 1
+        tally.busy += self.now - since
+        actions = self.core.release(lease.key, self.now).actions
+        if self._observer is not None:
+            self._notify_lease(lease, "released")
+        if actions:
+            self._perform(actions)
+        self._end_if_done()
+        self._heed()
+
+    def _break(self, action: Break) -> None:
+        """A job's instance is lost: it runs once more from its start, as soon as there is a slot."""
+        tally = self._tally
+        self._broken[action.lease] = self.now
+        tally.running -= 1
+        tally.interrupted += 1
+        tally.waiting += 1
+        if self._observer is not None:
+            self._notify_lease(action.lease, "lost", str(action.loss))
+        self._after(0.0, partial(self._try_again, action.lease.key))
+
+    def _try_again(self, key: str) -> None:
+        self._perform(self.core.acquire(key, self.now, place=_ticket(key)).actions)
+        self._heed()
+
+    def _give_up(self, key: str) -> None:
+        """Somebody has waited for as long as may be, if they still wait."""
+        if self.core.ledger.waiter(key) is not None:
+            self._perform(self.core.cancel(key, self.now).actions)
+            self._refuse(Refuse(key, "no slot became free in time"))
+            self._heed()
+
+    def _refuse(self, action: Refuse) -> None:  # noqa: ARG002  (they are all alike)
+        self._tally.refused += 1
+        self._tally.waiting -= 1
+        self._end_if_done()
+
+    def _check(self, action: Check) -> None:
+        self._perform(self.core.check(action.lease, self.now).actions)
+        self._changed = True
+
+    def _clean(self, clean: Clean) -> None:
+        if self.core.ledger.wants(clean):
+            cloud = self._clouds[clean.pool]
+            self._after(cloud.clean_time(), partial(self._cleaned, clean))
+
+    def _cleaned(self, clean: Clean) -> None:
+        self._perform(self.core.cleaned(clean, "", self.now).actions)
+        self._heed()
+
+    def _end_if_done(self) -> None:
+        """See whether that was the last."""
+        tally = self._tally
+        self._progress_at = max(self._progress_at, self.now)
+        if tally.done + tally.refused == len(self.jobs):
+            if self._drain:
+                self._after(0.0, self._remove_all)
+            else:
+                self._over = True
+
+    def _remove_all(self) -> None:
+        self._perform(self.core.remove_all(self.now).actions)
+        self._heed()
+
+    def _all_removed(self, action: AllRemoved) -> None:  # noqa: ARG002  (it says nothing)
+        self._over = True
+
+    def _grown(self) -> None:
+        """There are more instances than there were."""
+        total = sum(len(cloud.machines) for cloud in self._clouds.values())
+        self._tally.peak_instances = max(self._tally.peak_instances, total)
+
+    def _is_busy(self, pool: str, instance: str) -> bool:
+        node = self.core.ledger.node(pool, instance)
+        return node is not None and bool(node.awake)
+
+    # --- reporting ---------------------------------------------------------------------------------------
+
+    def _notify(self, event: ScalerEvent) -> None:
+        if self._observer is not None:
+            self._observer(event)
+
+    def _notify_lease(self, lease: LeaseId, what: str, why: str = "") -> None:
+        self._notify(
+            LeaseEvent(
+                at=self.now,
+                key=lease.key,
+                pool=lease.pool,
+                instance=lease.instance,
+                slot=lease.slot,
+                what=what,
+                why=why,
+            )
+        )
+
+    def _outcome(self) -> Outcome:
+        """Add it all up."""
+        tally = self._tally
+        for cloud in self._clouds.values():
+            cloud.settle()
+        pools = [_of(cloud) for cloud in self._clouds.values()]
+        slots = {pool.name: pool.capacity_per_instance for pool in self.fleet.pools}
+        return Outcome(
+            seed=self._seed,
+            jobs=len(self.jobs),
+            done=tally.done,
+            refused=tally.refused,
+            interrupted=tally.interrupted,
+            waits=tally.waits(),
+            began=self.jobs.begins,
+            ended=self.now,
+            busy_hours=tally.busy / HOUR,
+            slot_hours=sum(pool.instance_hours * slots[pool.name] for pool in pools),
+            peak_instances=tally.peak_instances,
+            peak_waiting=tally.peak_waiting,
+            decisions=tally.decisions,
+            reasons=tally.all_reasons(),
+            pools=pools,
+            series=tally.series(),
+        )
+
+
+def _ticket(key: str) -> int:
+    """The place in the queue that a job had at first: all come in their order, and the ledger counts from 1."""
+    return int(key) + 1
+
+
+def _settings(pool: PoolSettings) -> PoolSettings:
+    """What of a file's pool the core reads."""
+    given = {name: getattr(pool, name) for name in fields_dict(PoolSettings)}
+    return evolve(PoolSettings(**given), heartbeat_interval=LEFT_OUT)
+
+
+def _capabilities(pool: PoolSettings) -> frozenset[Capability]:
+    """What the simulated group of a pool can do."""
+    suspends = {Capability.SUSPEND_RESUME} if pool.suspended_count else set()
+    return frozenset({Capability.NAMED_CREATE, *suspends})
+
+
+def _of(cloud: Cloud) -> PoolOutcome:
+    """What one cloud has come to."""
+    tariff = cloud.bill.tariff
+    billed = cloud.bill.increments * tariff.increment / 1e6 / HOUR
+    return PoolOutcome(
+        name=cloud.pool,
+        bought=cloud.bought,
+        deleted=cloud.deleted,
+        failed=cloud.failed,
+        preempted=cloud.preempted,
+        refused=cloud.refused,
+        peak=cloud.peak,
+        calls=cloud.calls,
+        instance_hours=cloud.bill.ran / 1e6 / HOUR,
+        billed_hours=billed,
+        cost=None if tariff.price_per_hour is None else billed * tariff.price_per_hour,
+        currency=tariff.currency,
+    )
