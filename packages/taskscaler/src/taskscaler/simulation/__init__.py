@@ -14,6 +14,7 @@ from taskscaler.simulation._environment import Environment, PoolEnvironment, Pre
 from taskscaler.simulation._fleet import Fleet
 from taskscaler.simulation._jobs import Jobs
 from taskscaler.simulation._outcome import Outcome, PoolOutcome, Reason, Series, Waits
+from taskscaler.simulation._synthetic import Synthetic, parse_synthetic
 
 __all__ = [
     "Constant",
@@ -32,8 +33,10 @@ __all__ = [
     "Series",
     "SimulationStuck",
     "StockOuts",
+    "Synthetic",
     "Uniform",
     "Waits",
     "parse_distribution",
+    "parse_synthetic",
     "simulate",
 ]
