@@ -3,6 +3,7 @@
 import os
 import signal
 import socket
+import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,7 +23,7 @@ from fleeting import (
     connectors,
 )
 from fleeting.connectors._pipe_output import CHUNK
-from fleeting.groups.local import _agent
+from fleeting.groups.local import _agent, _client
 from tests.fleeting.local_agents import (
     DETACHED,
     PATIENCE,
@@ -339,6 +340,26 @@ async def test_kill_9_of_the_agents_process_group_takes_everything_along(tmp_pat
             tasks.start_soon(lose)
             with pytest.raises(Unreachable):
                 await connection.run(f"{DETACHED} echo $$; exec sleep 1000", stdout=heard)
+
+
+def test_a_command_that_cannot_start_because_the_agent_has_died_is_lost_with_it(tmp_path: Path) -> None:
+    """The agent's directory goes with it, and so what commands run in; no status is sent that could pass for theirs."""
+    ours, theirs = socket.socketpair()
+    lifeline, agent = os.pipe()
+    os.close(agent)
+    runner = (
+        "import socket, sys; from fleeting.groups.local._agent import Client, Runner;"
+        " client = Client(socket.socket(fileno=int(sys.argv[1]))); client.receive();"
+        " [request] = client.requests(); Runner(client, int(sys.argv[2])).serve(client.command(request))"
+    )
+    with ours, theirs, Path(os.devnull).open("r+b") as null:
+        socket.send_fds(ours, [_client.encode(op="run", argv=["true"])], [null.fileno()] * 3)
+        descriptors = theirs.fileno(), lifeline
+        command = (sys.executable, "-c", runner, *map(str, descriptors))
+        subprocess.run(command, check=True, cwd=tmp_path, pass_fds=descriptors)
+        os.close(lifeline)
+        theirs.close()
+        assert ours.recv(1000) == b""
 
 
 async def test_a_killed_runner_leaves_nothing_to_live_on(tmp_path: Path) -> None:

@@ -314,9 +314,11 @@ class Runner:
         try:
             self._pid = command.start(stdio)
         except (OSError, ValueError) as error:
-            self._report_failure(command, error, stdio[2])
+            is_lost = self._happened("agent")  # then it failed because the instance's directory goes with the agent
+            if not is_lost:
+                self._report_failure(command, error, stdio[2])
             self._client.close_descriptors()
-            return not self._client.has_more
+            return not is_lost and not self._client.has_more
         self._client.close_descriptors()
         if not self._client.has_more:
             self._wait({"client", "agent"}, inf)
