@@ -289,7 +289,6 @@ async def test_a_log_is_followed_from_one_daemon_to_the_next(tmp_path: Path) -> 
 
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(follow)
-                await anyio.sleep(1)
                 await (ask("POST", "/batch/cancel", {"batch": where["batch"]}) if boot else fleet.batches.leave())
             *lines, last = map(loads, answers[0].splitlines())
             seen += b"".join(b64decode(each["data"]) for each in lines)

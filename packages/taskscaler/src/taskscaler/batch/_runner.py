@@ -242,6 +242,9 @@ class Batch:
         self._resting: dict[str, anyio.CancelScope] = {}
         """Jobs that wait until it is time for their next try; they wait for no slot."""
 
+        self._seen_to: set[str] = set()
+        """Jobs with a task that waits, runs or writes for them, to the last line of their logs."""
+
         self._places: dict[str, int] = {}
         """Where in the scaler's queue jobs were that have been tried, and to which they go back; none that is over."""
 
@@ -284,6 +287,10 @@ class Batch:
             with anyio.CancelScope(shield=True):
                 await self._finish()
         return self.state
+
+    def is_done_with(self, name: str) -> bool:
+        """Whether a job is over, and nothing more comes into its log; a line of ours may follow the job's end."""
+        return self.state[name].state.final and name not in self._seen_to
 
     def drain(self) -> None:
         """Begin no more jobs; those that run go on to their ends."""
@@ -455,6 +462,7 @@ class Batch:
 
     async def _see_through(self, job: Job, *, task_status: TaskStatus[None]) -> None:
         task_status.started()  # whoever started this goes on once it waits for its slot
+        self._seen_to.add(job.name)
         try:
             if self._following is None:
                 await self._try_until_over(job)
@@ -465,6 +473,7 @@ class Batch:
             self._waits_no_more(job)
             self._places.pop(job.name, None)
             self._tries.forget(job)
+            self._seen_to.discard(job.name)
 
     async def _try_until_over(self, job: Job) -> None:
         while self.state[job.name].state is JobState.QUEUED:  # not over, and not left as it runs

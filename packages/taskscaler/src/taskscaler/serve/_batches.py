@@ -383,13 +383,16 @@ class Batches:
 
     def is_over(self, batch: OwnedBatch, job: str) -> bool:
         """Whether nothing more comes into a job's log for now."""
-        return batch.running is None or batch.running.state[job].state.final
+        return batch.running is None or batch.running.is_done_with(job)
 
     def is_left(self, batch: OwnedBatch, job: str) -> bool:
         """Whether the next daemon goes on with a job: this one is ending, and the job is not over."""
         if not self._closing or batch.fate is not None or batch.problem:
             return False
-        return batch.running is None or not batch.running.state[job].state.final
+        if batch.running is None:
+            return True
+        state = batch.running.state[job].state
+        return not (state.final if batch.cancelled else state.stands)  # what we end as we leave runs again there
 
     # --- inside ------------------------------------------------------------------------------------------
 
