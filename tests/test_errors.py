@@ -496,6 +496,21 @@ def request_that_makes_no_sense(place: Place) -> set[str]:
         return place.run(arguments=f"status --socket {place.directory}/strange.sock")
 
 
+@provokes("TS112")
+def trace_without_a_header(place: Place) -> set[str]:
+    """Simulate with a table whose columns nobody knows."""
+    Path("fleet.toml").write_text('[autoscaler]\nplugin = "local"\n')
+    Path("trace.csv").write_text("when,how_long\n1,2\n")
+    return place.run(arguments="simulate fleet.toml --trace trace.csv")
+
+
+@provokes("TS113")
+def fleet_that_never_boots(place: Place) -> set[str]:
+    """Simulate a cloud on which every instance fails."""
+    Path("fleet.toml").write_text('[autoscaler]\nplugin = "local"\n')
+    return place.run(arguments="simulate fleet.toml --synthetic jobs=1 --boot-failure 1")
+
+
 # --- jobs and slots ----------------------------------------------------------------------------------------
 
 

@@ -8,6 +8,8 @@ FleetingError
     ├── RecordUnreadable  use the release that has written the event log of the batch
     ├── NotRecorded       name the directory of the results, and what they describe
     ├── PicturesMissing   install what draws
+    ├── TraceUnreadable   correct the trace, or say what its columns are
+    ├── SimulationStuck   give the fleet what its jobs need
     ├── NoDaemon          start a daemon, or name its socket
     ├── SocketRefused     stop the other daemon, or name another socket
     ├── DaemonRefused     ask for something else, or be somebody else
@@ -106,12 +108,32 @@ class NotRecorded(TaskscalerError):
 
 
 class PicturesMissing(TaskscalerError):
-    """The library that draws timelines is not installed."""
+    """The library that draws is not installed."""
 
     entry = CatalogueEntry(
         "TS108",
-        "Drawing a timeline needs matplotlib, which is not installed or does not work.",
+        "Drawing a timeline or a report needs matplotlib, which is not installed or does not work.",
         "Install taskscaler[pictures]; the results are not affected, and taskscaler report draws the timeline later.",
+    )
+
+
+class TraceUnreadable(TaskscalerError):
+    """A trace is damaged, too large, or does not say when jobs were submitted and how long they ran."""
+
+    entry = CatalogueEntry(
+        "TS112",
+        "A trace of jobs is damaged, too large, or does not say when jobs were submitted and how long they ran.",
+        "Correct the line that the message names, or say with --columns which columns have what.",
+    )
+
+
+class SimulationStuck(TaskscalerError):
+    """Jobs of a simulation are left, and none has ended for days."""
+
+    entry = CatalogueEntry(
+        "TS113",
+        "In a simulation, jobs are left and none has ended for days: the fleet cannot run them.",
+        "Check max_instances, the shares of failures, and how long instances last, against how long jobs run.",
     )
 
 

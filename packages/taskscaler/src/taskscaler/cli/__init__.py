@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from fleeting.cli import Commands
+from taskscaler.cli._what_if import TIMES, asks, question_of
 
 if TYPE_CHECKING:
     from taskscaler._jobsfile import Format
@@ -999,6 +1000,28 @@ def logs(batch: str, job: str | None, lines: int, socket: "Place | None", *, fol
     from taskscaler.cli import _batches
 
     sys.exit(_batches.show_log(batch, job or "", socket, lines=lines, follow=follow))
+
+
+@main.command(epilog=TIMES, short_help="Simulate a fleet: waiting, hours and cost for given jobs.")
+@asks
+@_JSON
+@click.option(
+    "--report",
+    metavar="FILE",
+    type=click.Path(dir_okay=False, path_type=Path),
+    callback=_new_file,
+    help="Write a report with pictures: one HTML file that needs no other.",
+)
+def simulate(*, as_json: bool, report: Path | None, **given: Any) -> None:  # noqa: ANN401  (see `asks`)
+    """Run jobs on the fleet of the file FLEET in simulated time, and print how long they wait and what that costs.
+
+    FLEET is a jobs file, one without [[jobs]], or the config.toml of GitLab Runner. The scaler that decides is the one
+    that runs a fleet; only time, the cloud and the jobs are simulated. No instance is created, and nothing is asked of
+    a cloud. The same arguments give the same result.
+    """
+    from taskscaler.cli._simulate import simulate_file
+
+    sys.exit(simulate_file(question_of(given), as_json=as_json, report=report))
 
 
 _REPORT_EPILOG = """

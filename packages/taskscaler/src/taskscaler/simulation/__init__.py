@@ -1,5 +1,7 @@
 """Runs jobs on a fleet in virtual time, with the very cores that production runs: what a fleet would have cost."""
 
+from taskscaler._errors import SimulationStuck, TraceUnreadable
+from taskscaler.simulation._cells import parse_columns
 from taskscaler.simulation._distributions import (
     Constant,
     Distribution,
@@ -9,12 +11,14 @@ from taskscaler.simulation._distributions import (
     Uniform,
     parse_distribution,
 )
-from taskscaler.simulation._engine import SimulationStuck, simulate
+from taskscaler.simulation._engine import simulate
 from taskscaler.simulation._environment import Environment, PoolEnvironment, Preemptions, StockOuts
 from taskscaler.simulation._fleet import Fleet
 from taskscaler.simulation._jobs import Jobs
 from taskscaler.simulation._outcome import Outcome, PoolOutcome, Reason, Series, Waits
+from taskscaler.simulation._recorded import fit
 from taskscaler.simulation._synthetic import Synthetic, parse_synthetic
+from taskscaler.simulation._traces import Trace, read_trace
 
 __all__ = [
     "Constant",
@@ -34,9 +38,14 @@ __all__ = [
     "SimulationStuck",
     "StockOuts",
     "Synthetic",
+    "Trace",
+    "TraceUnreadable",
     "Uniform",
     "Waits",
+    "fit",
+    "parse_columns",
     "parse_distribution",
     "parse_synthetic",
+    "read_trace",
     "simulate",
 ]

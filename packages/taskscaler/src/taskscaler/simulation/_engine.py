@@ -19,7 +19,7 @@ from fleeting import Capability, GroupInfo
 from fleeting.core import build_plan, messages
 from fleeting.journal import Recovered
 from fleeting.plugins import span
-from taskscaler._errors import TaskscalerError
+from taskscaler._errors import SimulationStuck
 from taskscaler._observe import DecisionEvent, InstanceEvent, LeaseEvent, ScalerEvent
 from taskscaler._types import PoolSettings
 from taskscaler._wording import counted
@@ -43,10 +43,6 @@ LEFT_OUT = 1e12
 
 Observer = Callable[[ScalerEvent], None]
 """Hears of every event, in order."""
-
-
-class SimulationStuck(TaskscalerError):
-    """Jobs are left, and none has ended for days."""
 
 
 def simulate(
@@ -105,6 +101,9 @@ class Simulation:
         self._patience = PATIENCE + max(jobs.durations)
         self._broken: dict[LeaseId, float] = {}
         """When each lease broke whose job would have gone on."""
+
+        self._again: dict[int, float] = {}
+        """Since when each job waits for another try."""
 
         self._tally = Tally(begins=self.now, step=step_of(jobs.ends - jobs.begins))
         self._clouds = {pool.name: self._cloud(pool.name) for pool in fleet.pools}
@@ -259,15 +258,14 @@ class Simulation:
 
     def _submit(self, number: int) -> None:
         """A job comes."""
-        tally = self._tally
-        tally.this_step.submitted += 1
-        tally.waiting += 1
+        self._tally.submit()
         actions = self.core.acquire(str(number), self.now).actions
         if actions:
             self._perform(actions)
-        tally.peak_waiting = max(tally.peak_waiting, tally.waiting)
-        if not actions and self.fleet.acquire_timeout != inf:
-            self._after(self.fleet.acquire_timeout, partial(self._give_up, str(number)))
+        else:
+            self._tally.queue()
+            if self.fleet.acquire_timeout != inf:
+                self._after(self.fleet.acquire_timeout, partial(self._give_up, str(number)))
         self._heed()
 
     def _deliver(self, action: Deliver) -> None:
@@ -277,7 +275,8 @@ class Simulation:
             number = int(lease.key)
             tally = self._tally
             tally.waiting -= 1
-            tally.start(self.now - self.jobs.submits[number])
+            came = self.jobs.submits[number]
+            tally.start(self.now - (self._again.pop(number, came) if self._again else came))
             if self._observer is not None:
                 self._notify_lease(lease, "acquired")
             self._after(self.jobs.durations[number], partial(self._end_job, lease, self.now))
@@ -306,6 +305,7 @@ class Simulation:
         tally.running -= 1
         tally.interrupted += 1
         tally.waiting += 1
+        self._again[int(action.lease.key)] = self.now
         if self._observer is not None:
             self._notify_lease(action.lease, "lost", str(action.loss))
         self._after(0.0, partial(self._try_again, action.lease.key))

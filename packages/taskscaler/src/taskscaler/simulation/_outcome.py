@@ -12,7 +12,10 @@ HOUR = 3600.0
 
 @frozen
 class Waits:
-    """For how long jobs waited for a slot; exact. Most wait not at all, and are only counted."""
+    """For how long jobs waited for a slot; exact. Most wait not at all, and are only counted.
+
+    A job that has lost its instance waits once more: both waits count.
+    """
 
     at_once: int
     """Jobs that got a slot in the moment in which they came."""
@@ -22,7 +25,7 @@ class Waits:
 
     @property
     def count(self) -> int:
-        """Jobs that got a slot."""
+        """How often a job got a slot."""
         return self.at_once + len(self.waited)
 
     @property
@@ -110,7 +113,7 @@ class Series:
     """Slots on which jobs ran then."""
 
     waiting: Sequence[int]
-    """Jobs that waited then."""
+    """The most jobs that waited at once in each."""
 
     mean_wait: Sequence[float]
     """Seconds, of the jobs that got their slot in each step."""

@@ -27,7 +27,7 @@ def step_of(seconds: float) -> float:
 
 @define(eq=False)
 class Step:
-    """What happened in a span of time, and how it stood at its end."""
+    """What happened in a span of time, and how many instances and busy slots there were at its end."""
 
     submitted: int = 0
     started: int = 0
@@ -48,7 +48,7 @@ class Step:
             max(self.longest, later.longest),
             later.instances,
             later.busy,
-            later.waiting,
+            max(self.waiting, later.waiting),
         )
 
 
@@ -77,6 +77,16 @@ class Tally:
     steps: list[Step] = field(factory=list)
     this_step: Step = field(factory=Step)
 
+    def submit(self) -> None:
+        """A job has come, and has no slot yet."""
+        self.this_step.submitted += 1
+        self.waiting += 1
+
+    def queue(self) -> None:
+        """It got none at once."""
+        self.peak_waiting = max(self.peak_waiting, self.waiting)
+        self.this_step.waiting = max(self.this_step.waiting, self.waiting)
+
     def start(self, waited: float) -> None:
         """A job got a slot after so many seconds."""
         self.running += 1
@@ -92,7 +102,8 @@ class Tally:
     def end_step(self, instances: int) -> None:
         """A step is over; so many instances exist. Once there are too many, each two become one."""
         step, self.this_step = self.this_step, Step()
-        step.instances, step.busy, step.waiting = instances, self.running, self.waiting
+        step.instances, step.busy = instances, self.running
+        self.this_step.waiting = self.waiting
         self.steps.append(step)
         if len(self.steps) == 2 * STEPS:
             self.steps = [

@@ -1,0 +1,163 @@
+"""Traces that are tables: CSV, and Parquet where pyarrow is installed. Bounded, and read row by row."""
+
+import csv
+import gzip
+from array import array
+from collections.abc import Iterator, Mapping, Sequence
+from io import BufferedReader
+from itertools import chain, islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+from attrs import define, field
+
+from taskscaler._errors import TraceUnreadable
+from taskscaler._wording import counted, enumerated
+from taskscaler.simulation._cells import FEW, Columns, find_columns
+from taskscaler.simulation._jobs import Jobs
+from taskscaler.simulation._synthetic import MOST_JOBS
+
+if TYPE_CHECKING:
+    import pyarrow.parquet as pq
+
+LONGEST_LINE = 64 * 1024
+"""Bytes."""
+
+BATCH = 50_000
+"""Rows that are read at once."""
+
+
+@define
+class Gathered:
+    """Jobs in columns, as they are read."""
+
+    submits: "array[float]" = field(factory=lambda: array("d"))
+    durations: "array[float]" = field(factory=lambda: array("d"))
+    without: int = 0
+    """Rows of jobs that never ran, or run still."""
+
+    def add(self, job: tuple[float, float] | None) -> None:
+        """Take one; raises ValueError if there are too many."""
+        if job is None:
+            self.without += 1
+            return
+        if len(self.submits) >= MOST_JOBS:
+            raise ValueError(f"there are more than {MOST_JOBS} jobs")
+        self.submits.append(job[0])
+        self.durations.append(job[1])
+
+    def jobs(self) -> Jobs:
+        """In the order in which they come."""
+        return Jobs.in_columns(self.submits, self.durations)
+
+    def notes(self) -> list[str]:
+        """What was left out."""
+        without = f"{counted(self.without, 'row')} without a duration left out: those jobs never ran, or run still"
+        return [without] if self.without else []
+
+
+def read_csv(path: Path, given: Mapping[str, str]) -> tuple[Jobs, list[str]]:
+    """Read CSV, also compressed with gzip; separated by commas, semicolons or tabs, with a header.
+
+    Returns:
+        The jobs, and what was left out, in sentences.
+
+    Raises:
+        TraceUnreadable: With the line that is wrong.
+        OSError: It cannot be read.
+    """
+    gathered = Gathered()
+    with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+        lines = _Lines(file)
+        try:
+            header = next(lines, "")
+            rows = csv.reader(chain([header], lines), delimiter=_delimiter(header), strict=True)
+            names = [name.strip() for name in next(rows, [])]
+            columns = find_columns(names, given)
+            for cells in rows:
+                if cells:
+                    gathered.add(columns.job(cells))
+            return gathered.jobs(), [*gathered.notes(), *unused(columns)]
+        except (ValueError, csv.Error) as error:
+            raise TraceUnreadable(f"{path}, line {lines.number}: {error}; correct it, or leave it out") from error
+        except (EOFError, gzip.BadGzipFile) as error:
+            raise TraceUnreadable(f"{path} is damaged: {error}; copy it again") from error
+        except TraceUnreadable as error:
+            raise TraceUnreadable(f"{path}: {error}") from error
+
+
+@define
+class _Lines:
+    """The lines of a file, none of which is too long, and which are text."""
+
+    _file: BufferedReader | gzip.GzipFile
+    number: int = field(default=0, init=False)
+    """Of the last one that was read, from 1."""
+
+    def __iter__(self) -> Self:
+        """Read until the end."""
+        return self
+
+    def __next__(self) -> str:
+        """Read one. Raises ValueError."""
+        line = self._file.readline(LONGEST_LINE + 1)
+        if not line:
+            raise StopIteration
+        self.number += 1
+        if len(line) > LONGEST_LINE:
+            raise ValueError(f"it is longer than {LONGEST_LINE // 1024} KiB, as no line of a table of jobs is")
+        if b"\0" in line:
+            raise ValueError("it is no text: there are zero bytes in it")
+        try:
+            return line.decode("utf-8-sig" if self.number == 1 else "utf-8")
+        except UnicodeDecodeError:
+            raise ValueError("it is not UTF-8") from None
+
+
+def _delimiter(header: str) -> str:
+    return max(",;\t", key=lambda each: (header.count(each), each == ","))
+
+
+def unused(columns: Columns) -> list[str]:
+    """Name the columns that were not used."""
+    names = columns.unused
+    return [f"columns that were not used: {enumerated(names, most=FEW)}"] if names else []
+
+
+def read_parquet(path: Path, given: Mapping[str, str]) -> tuple[Jobs, list[str]]:
+    """Read Parquet; returns and raises as `read_csv`, with the row."""
+    try:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+    except ImportError as error:
+        raise TraceUnreadable(
+            f"{path} needs pyarrow; pip install 'taskscaler[parquet]', or export it as CSV"
+        ) from error
+    gathered, number = Gathered(), 0
+    try:
+        with pq.ParquetFile(path) as file:
+            names = [str(name) for name in file.schema_arrow.names]
+            columns = find_columns(names, given)
+            wanted = [each.name for each in (columns.submit, columns.duration, columns.start, columns.end) if each]
+            for row in _parquet_rows(file, wanted, names):
+                number += 1
+                gathered.add(columns.job(row))
+    except TraceUnreadable as error:
+        raise TraceUnreadable(f"{path}: {error}") from error
+    except pa.ArrowException as error:
+        raise TraceUnreadable(f"{path} is damaged: {str(error).splitlines()[0]}; copy it again") from error
+    except ValueError as error:
+        raise TraceUnreadable(f"{path}, row {number}: {error}; correct it, or leave it out") from error
+    return gathered.jobs(), [*gathered.notes(), *unused(columns)]
+
+
+def _parquet_rows(file: "pq.ParquetFile", wanted: Sequence[str], names: Sequence[str]) -> Iterator[list[object]]:
+    """Rows with the cells of those columns, in the places that they have among all."""
+    places = [names.index(name) for name in wanted]
+    for batch in file.iter_batches(batch_size=BATCH, columns=[*wanted]):
+        found = [batch.column(batch.schema.get_field_index(name)).to_pylist() for name in wanted]
+        for cells in islice(zip(*found, strict=True), batch.num_rows):
+            row: list[object] = [None] * len(names)
+            for place, cell in zip(places, cells, strict=True):
+                row[place] = cell
+            yield row

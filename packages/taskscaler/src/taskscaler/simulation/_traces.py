@@ -1,0 +1,89 @@
+"""Traces of jobs, whatever they are in: found out from what stands in the file."""
+
+import gzip
+from collections.abc import Mapping
+from pathlib import Path
+
+from attrs import frozen
+
+from taskscaler._errors import TraceUnreadable
+from taskscaler.simulation._gitlab_jobs import read_gitlab_jobs
+from taskscaler.simulation._jobs import Jobs
+from taskscaler.simulation._recorded import read_results
+from taskscaler.simulation._tables import read_csv, read_parquet
+
+LOOKED_AT = 4096
+"""Bytes at the begin of a file that show what it is."""
+
+
+@frozen(kw_only=True)
+class Trace:
+    """Jobs that were read."""
+
+    jobs: Jobs
+    """At least one."""
+
+    notes: tuple[str, ...]
+    """What was left out, or taken for something, in sentences."""
+
+
+def read_trace(path: Path, columns: Mapping[str, str] | None = None) -> Trace:
+    """Read a trace: CSV, Parquet, GitLab's list of jobs, or the results of batches.
+
+    Args:
+        path: Of a file, or of a directory with results.
+        columns: Which columns of a table have what: names by ``submit`` and ``duration``, or ``start`` and ``end``.
+            What is not named is recognised.
+
+    Raises:
+        TraceUnreadable: It is damaged or too large, or does not say when jobs were submitted and how long they ran.
+        OSError: It cannot be read.
+    """
+    given = columns or {}
+    if path.is_dir():
+        kind, (jobs, notes) = "results", read_results(path)
+    else:
+        with path.open("rb") as file:
+            begin = file.read(LOOKED_AT)
+        if begin.startswith(b"\x1f\x8b") and path.suffix == ".gz":
+            begin = _unpacked(path)
+        kind = _kind_of(path, begin)
+        match kind:
+            case "parquet":
+                jobs, notes = read_parquet(path, given)
+            case "json":
+                jobs, notes = read_gitlab_jobs(path)
+            case "events":
+                jobs, notes = read_results(path.parent)
+            case _:
+                jobs, notes = read_csv(path, given)
+    if given and kind not in ("csv", "parquet"):
+        raise TraceUnreadable(f"{path} is no table, so it has no columns to name; leave --columns out")
+    if not len(jobs):
+        left_out = f" ({'; '.join(notes)})" if notes else ""
+        raise TraceUnreadable(f"{path} has no job that has run{left_out}; name a trace with some")
+    return Trace(jobs=jobs, notes=tuple(notes))
+
+
+def _kind_of(path: Path, begin: bytes) -> str:
+    text = begin.removeprefix(b"\xef\xbb\xbf").lstrip()
+    if begin.startswith(b"PAR1"):
+        return "parquet"
+    if begin.startswith(b"SQLite format 3\0"):
+        raise TraceUnreadable(
+            f"{path} is the journal of a fleet, which holds what is there now and not which jobs have run;"
+            " name the results of its batches"
+        )
+    if text.startswith((b'{"format": "taskscaler events"', b'{"format":"taskscaler events"')):
+        return "events"
+    if text[:1] in (b"[", b"{"):
+        return "json"
+    return "csv"
+
+
+def _unpacked(path: Path) -> bytes:
+    try:
+        with gzip.open(path) as file:
+            return file.read(LOOKED_AT)
+    except (EOFError, gzip.BadGzipFile) as error:
+        raise TraceUnreadable(f"{path} is damaged: {error}; copy it again") from error

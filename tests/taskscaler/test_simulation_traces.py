@@ -1,0 +1,208 @@
+"""Traces of jobs: tables whose columns are recognised, GitLab's own list, results; and what is wrong in them."""
+
+import gzip
+import json
+import re
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from taskscaler.simulation import Jobs, TraceUnreadable, parse_columns, read_trace
+
+AT = 1_700_000_000.0
+ISO = "2023-11-14T22:13:20Z"
+
+
+def columns_of(jobs: Jobs) -> list[tuple[float, float]]:
+    """Submits, from the first on, and durations."""
+    return [(round(s - AT, 3), d) for s, d in zip(jobs.submits, jobs.durations, strict=True)]
+
+
+def read(path: Path, text: str, columns: str = "") -> list[tuple[float, float]]:
+    """Write a file and read it."""
+    path.write_text(text)
+    return columns_of(read_trace(path, parse_columns(columns) if columns else None).jobs)
+
+
+@pytest.mark.parametrize(
+    ("text", "columns"),
+    [
+        (f"submit_time,duration_s\n{ISO},30\n2023-11-14T22:13:25+00:00,7.5\n", ""),
+        (f"SubmitTime;Duration\n{ISO};30s\n2023-11-14 22:13:25;7.5s\n", ""),
+        ("created_at\tname\truntime_ms\n1700000000\ta\t30000\n1700000005.0\tb\t7500\n", ""),
+        ("\ufeffSubmit,Start,End\n1700000000000,1700000002,1700000032\n1700000005000,1700000006,1700000013.5\n", ""),
+        ("JobID,Submit,Elapsed\n1,2023-11-14T22:13:20,00:00:30\n2,2023-11-14T22:13:25,0-00:00:07.5\n", ""),
+        ("when,took\n1700000000,30\n1700000005,7.5\n", "submit=when,duration=took"),
+        ("time,submit,duration\n0,1700000000,30\n0,1700000005,7.5\n", ""),
+        ("submit,duration,run\n1700000000,0,30\n1700000005,0,7.5\n", "duration=run"),
+        ('submit,duration\r\n"1700000005",7.5\r\n\r\n1700000000,"30"\r\n', ""),
+    ],
+)
+def test_tables(tmp_path: Path, text: str, columns: str) -> None:
+    """Columns are recognised by usual names or named; times may be written in many ways; jobs come in order."""
+    assert read(tmp_path / "trace.csv", text, columns) == [(0, 30), (5, 7.5)]
+
+
+def test_compressed_and_unfinished(tmp_path: Path) -> None:
+    """What is compressed is read as it is; jobs without a duration are left out, and that is said; so are columns."""
+    path = tmp_path / "trace.csv.gz"
+    path.write_bytes(gzip.compress(f"submit,duration,user,queue\n{ISO},30,a,b\n{ISO},,a,b\n{ISO},null,a,b\n".encode()))
+    trace = read_trace(path)
+    assert columns_of(trace.jobs) == [(0, 30)]
+    assert trace.notes == (
+        "2 rows without a duration left out: those jobs never ran, or run still",
+        "columns that were not used: user and queue",
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("when,took\n1,2\n", "no column says when a job was submitted: the columns are 'when' and 'took'; name them"),
+        ("when,took\n1,2\n", "name them, such as --columns submit=NAME,duration=NAME"),
+        ("submit,took\n1,2\n", "no column says how long a job ran: the columns are 'submit' and 'took'"),
+        ("", "no column says when a job was submitted: the columns are none"),
+        ("submit,duration\n", "has no job that has run"),
+        ("submit,duration\n1,\n", "has no job that has run (1 row without a duration left out"),
+        ("submit,duration\n1,2\nsoon,2\n", "line 3: submit is 'soon', expected a time such as"),
+        ("submit,duration\n1,2\n\n1,-2\n", "line 4: duration is -2 s, expected 0 s to a year"),
+        ("submit,duration\n1,long\n", "line 2: duration is 'long', expected a number, or a duration such as"),
+        ("submit,duration\n1,inf\n", "line 2: duration is 'inf', expected a number"),
+        ("submit,duration\n1,1e300\n", "line 2: duration is 1e+300 s, expected"),
+        ("submit,duration\n1e300,1\n", "line 2: submit is '1e300', expected a time"),
+        ("submit,duration\n,1\n", "line 2: submit is empty"),
+        ("submit,duration\n1\n", "line 2: duration is missing: it has 1 cell"),
+        ("submit,start,end\n1,5,3\n", "line 2: the time from its start to its end is -2 s"),
+        ('submit,duration\n"1,2\n', "line 2: unexpected end of data"),
+        ("submit,duration\n1,\x002\n", "line 2: it is no text: there are zero bytes in it"),
+        ("submit,duration\n1," + "2" * 70_000, "line 2: it is longer than 64 KiB"),
+        (f"submit,duration\n1,{'x' * 500}\n", "…', expected a number"),
+    ],
+)  # fmt: skip
+def test_broken_tables(tmp_path: Path, text: str, says: str) -> None:
+    """Each is one error, with the line."""
+    with pytest.raises(TraceUnreadable, match=re.escape(says)) as caught:
+        read(tmp_path / "trace.csv", text)
+    assert len(str(caught.value)) < 600
+    assert str(tmp_path / "trace.csv") in str(caught.value)
+
+
+def test_wrong_columns(tmp_path: Path) -> None:
+    """A column that was named and is not there is an error that suggests one."""
+    with pytest.raises(TraceUnreadable, match="there is no column 'quened_at' for submit; did you mean `queued_at`"):
+        read(tmp_path / "trace.csv", "queued_at,took\n1,2\n", "submit=quened_at,duration=took")
+    for wrong in ("submit", "submits=a", "submit=", ""):
+        with pytest.raises(ValueError, match="expected submit=NAME,duration=NAME, or start=NAME,end=NAME"):
+            parse_columns(wrong)
+    with pytest.raises(TraceUnreadable, match="is no table, so it has no columns to name"):
+        read(tmp_path / "jobs.json", json.dumps([gitlab_job()]), "submit=a,duration=b")
+
+
+@given(st.binary(max_size=300))
+def test_any_bytes(tmp_path_factory: pytest.TempPathFactory, content: bytes) -> None:
+    """Whatever stands in a file is a trace or one error."""
+    path = tmp_path_factory.getbasetemp() / "any.csv"
+    for begin in (b"", b"submit,duration\n", b"[", b"PAR1", b"submit,duration\n1,2\n"):
+        path.write_bytes(begin + content)
+        with suppress(TraceUnreadable):
+            assert len(read_trace(path).jobs)
+
+
+def gitlab_job(**changes: object) -> dict[str, object]:
+    """A job as GitLab's API has it, with some of what it says of each."""
+    return {
+        "id": 7,
+        "status": "success",
+        "created_at": "2023-11-14T22:00:00.000Z",
+        "started_at": "2023-11-14T22:13:30.000Z",
+        "finished_at": "2023-11-14T22:14:00.000Z",
+        "duration": 30.0,
+        "queued_duration": 10.0,
+        **changes,
+    }
+
+
+PAGES: dict[str, Callable[[Sequence[object]], str]] = {
+    "one array": json.dumps,
+    "lines": lambda jobs: "\n".join(map(json.dumps, jobs)),
+    "several arrays": lambda jobs: f"{json.dumps(jobs[:1])}{json.dumps(jobs[1:])}",
+}
+
+
+@pytest.mark.parametrize("write", PAGES.values(), ids=PAGES)
+def test_gitlab(tmp_path: Path, write: Callable[[Sequence[object]], str]) -> None:
+    """A job is submitted when it begins to wait for a runner; pages may stand one after the other."""
+    jobs = [
+        gitlab_job(queued_duration=5.0, duration=7.5),
+        gitlab_job(),
+        gitlab_job(started_at=None, duration=None, status="canceled"),
+        gitlab_job(queued_duration=None, created_at="2023-11-14T23:13:28.000+01:00"),
+    ]
+    path = tmp_path / "jobs.json"
+    path.write_text(write(jobs))
+    trace = read_trace(path)
+    assert columns_of(trace.jobs) == [(0, 30), (5, 7.5), (8, 30)]
+    assert trace.notes == ("1 row without a duration left out: those jobs never ran, or run still",)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("[1]", "job 1: it is no object; expected JSON as GitLab's API gives it at /jobs"),
+        ('{"message": "401 Unauthorized"}', "it has neither `started_at` nor `created_at`"),
+        (json.dumps([gitlab_job(), gitlab_job(duration="x")]), "job 2: a duration is not a number"),
+        (json.dumps([gitlab_job(duration=-1)]), "a duration is not between 0 s and a year"),
+        (json.dumps([gitlab_job(started_at="now")]), "`started_at` is 'now', expected a time"),
+        ('[{"a": 1},\n{]', "line 2: Expecting property name"),
+        ("[" * 100_000, "nested too deeply"),
+    ],
+)  # fmt: skip
+def test_broken_gitlab_lists(tmp_path: Path, text: str, says: str) -> None:
+    """Each is one error."""
+    path = tmp_path / "jobs.json"
+    path.write_text(text)
+    with pytest.raises(TraceUnreadable, match=re.escape(says)):
+        read_trace(path)
+
+
+def test_parquet(tmp_path: Path) -> None:
+    """It has times and durations of its own kinds; all else is as with CSV, with rows for lines."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    path = tmp_path / "trace.parquet"
+    at = datetime.fromtimestamp(AT, UTC)
+    table = {
+        "submit": [at + timedelta(seconds=5), at, at],
+        "took": [timedelta(seconds=7.5), timedelta(seconds=30), None],
+        "user": ["a", "b", "c"],
+    }
+    pq.write_table(pa.table(table), path)
+    trace = read_trace(path, {"duration": "took"})
+    assert columns_of(trace.jobs) == [(0, 30), (5, 7.5)]
+    assert trace.notes[1] == "columns that were not used: user"
+    pq.write_table(pa.table({"submit": [AT, AT + 5], "duration_ms": [30_000, -1]}), path)
+    with pytest.raises(TraceUnreadable, match=r"row 2: duration_ms is -0\.001 s"):
+        read_trace(path)
+    path.write_bytes(path.read_bytes()[:-20])
+    with pytest.raises(TraceUnreadable, match="is damaged"):
+        read_trace(path)
+
+
+def test_what_is_no_trace(tmp_path: Path) -> None:
+    """A fleet's journal and a directory without results say what to name instead."""
+    path = tmp_path / "state.sqlite"
+    path.write_bytes(b"SQLite format 3\0" + b"\0" * 100)
+    with pytest.raises(TraceUnreadable, match=r"is the journal of a fleet, .*; name the results of its batches"):
+        read_trace(path)
+    with pytest.raises(TraceUnreadable, match="holds no results of a batch; name a directory"):
+        read_trace(tmp_path)
+    damaged = tmp_path / "trace.csv.gz"
+    damaged.write_bytes(gzip.compress(b"submit,duration\n1,2\n" * 100)[:-9])
+    with pytest.raises(TraceUnreadable, match="is damaged"):
+        read_trace(damaged)
