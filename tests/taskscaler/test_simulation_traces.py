@@ -79,7 +79,7 @@ def test_compressed_and_unfinished(tmp_path: Path) -> None:
         ("submit,duration\n1\n", "line 2: duration is missing: it has 1 cell"),
         ("submit,start,end\n1,5,3\n", "line 2: the time from its start to its end is -2 s"),
         ('submit,duration\n"1,2\n', "line 2: unexpected end of data"),
-        ("submit,duration\n1,\x002\n", "line 2: it is no text: there are zero bytes in it"),
+        ("submit,duration\n1,\x002\n", "line 2: it is not text: there are zero bytes in it"),
         ("submit,duration\n1," + "2" * 70_000, "line 2: it is longer than 64 KiB"),
         (f"submit,duration\n1,{'x' * 500}\n", "…', expected a number"),
     ],
@@ -99,7 +99,7 @@ def test_wrong_columns(tmp_path: Path) -> None:
     for wrong in ("submit", "submits=a", "submit=", ""):
         with pytest.raises(ValueError, match="expected submit=NAME,duration=NAME, or start=NAME,end=NAME"):
             parse_columns(wrong)
-    with pytest.raises(TraceUnreadable, match="is no table, so it has no columns to name"):
+    with pytest.raises(TraceUnreadable, match="is not a table, so it has no columns to name"):
         read(tmp_path / "jobs.json", json.dumps([gitlab_job()]), "submit=a,duration=b")
 
 
@@ -153,7 +153,7 @@ def test_gitlab(tmp_path: Path, write: Callable[[Sequence[object]], str]) -> Non
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("[1]", "job 1: it is no object; expected JSON as GitLab's API gives it at /jobs"),
+        ("[1]", "job 1: it is not an object; expected JSON as GitLab's API gives it at /jobs"),
         ('{"message": "401 Unauthorized"}', "it has neither `started_at` nor `created_at`"),
         (json.dumps([gitlab_job(), gitlab_job(duration="x")]), "job 2: a duration is not a number"),
         (json.dumps([gitlab_job(duration=-1)]), "a duration is not between 0 s and a year"),

@@ -1016,8 +1016,8 @@ def simulate(*, as_json: bool, report: Path | None, **given: Any) -> None:  # no
     """Run jobs on the fleet of the file FLEET in simulated time, and print how long they wait and what that costs.
 
     FLEET is a jobs file, one without [[jobs]], or the config.toml of GitLab Runner. The scaler that decides is the one
-    that runs a fleet; only time, the cloud and the jobs are simulated. No instance is created, and nothing is asked of
-    a cloud. The same arguments give the same result.
+    that runs a fleet; only time, the cloud and the jobs are simulated. No instance is created, and no cloud is
+    contacted. The same arguments give the same result.
     """
     from taskscaler.cli._simulate import simulate_file
 

@@ -110,7 +110,7 @@ _OPTIONS = [
         "--acquire-timeout",
         metavar="DURATION",
         callback=_seconds,
-        help="Refuse a job that has got no slot by then.  [default: it waits]",
+        help="Refuse a job that has waited that long for a slot.  [default: it waits]",
     ),
     click.option("--seed", type=int, default=0, show_default=True, help="Of all that is left to chance."),
 ]

@@ -42,7 +42,7 @@ def read_gitlab_jobs(path: Path) -> tuple[Jobs, list[str]]:
     except UnicodeDecodeError as error:
         raise TraceUnreadable(f"{path} is not UTF-8") from error
     except RecursionError as error:
-        raise TraceUnreadable(f"{path} is no list of jobs: it is nested too deeply") from error
+        raise TraceUnreadable(f"{path} is not a list of jobs: it is nested too deeply") from error
     except ValueError as error:
         raise TraceUnreadable(f"{path}, job {number}: {error}; {_EXPECTED}") from error
     return gathered.jobs(), gathered.notes()
@@ -65,7 +65,7 @@ def _objects(text: str) -> Iterator[object]:
 def _job(job: object) -> tuple[float, float] | None:
     """Read one; None: it never ran, or runs still."""
     if not isinstance(job, Mapping):
-        raise ValueError("it is no object")
+        raise ValueError("it is not an object")
     if "started_at" not in job and "created_at" not in job:
         raise ValueError("it has neither `started_at` nor `created_at`")
     started, duration = _read(job, "started_at"), job.get("duration")

@@ -107,7 +107,7 @@ class _Lines:
         if len(line) > LONGEST_LINE:
             raise ValueError(f"it is longer than {LONGEST_LINE // 1024} KiB, as no line of a table of jobs is")
         if b"\0" in line:
-            raise ValueError("it is no text: there are zero bytes in it")
+            raise ValueError("it is not text: there are zero bytes in it")
         try:
             return line.decode("utf-8-sig" if self.number == 1 else "utf-8")
         except UnicodeDecodeError:

@@ -58,7 +58,7 @@ def read_trace(path: Path, columns: Mapping[str, str] | None = None) -> Trace:
             case _:
                 jobs, notes = read_csv(path, given)
     if given and kind not in ("csv", "parquet"):
-        raise TraceUnreadable(f"{path} is no table, so it has no columns to name; leave --columns out")
+        raise TraceUnreadable(f"{path} is not a table, so it has no columns to name; leave --columns out")
     if not len(jobs):
         left_out = f" ({'; '.join(notes)})" if notes else ""
         raise TraceUnreadable(f"{path} has no job that has run{left_out}; name a trace with some")
