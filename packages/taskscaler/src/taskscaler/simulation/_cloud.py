@@ -13,6 +13,7 @@ from attrs import define, field
 from fleeting import NoticeKind, Observation, Observed, State
 from fleeting.core import messages
 from taskscaler._cost import Tariff
+from taskscaler.simulation._distributions import Distribution, InOrder
 from taskscaler.simulation._environment import PoolEnvironment
 
 OUT_OF_STOCK = "the cloud has no capacity"
@@ -94,6 +95,8 @@ class Cloud:
 
     _is_out_of_stock: bool = field(default=False, init=False)
     _streams: dict[str, Random] = field(factory=dict, init=False)
+    _places: dict[str, int] = field(factory=dict, init=False)
+    """Where times that come in order stand, by subject."""
 
     def begin(self) -> None:
         """Let its troubles take their course."""
@@ -114,7 +117,7 @@ class Cloud:
             case messages.Decrease(_, instances):
                 self._answer(partial(self._delete, instances))
             case messages.Prepare(_, instance):
-                self._schedule(self.environment.ready.sample(self._stream("ready")), partial(self._prepare, instance))
+                self._schedule(self._draw("ready", self.environment.ready), partial(self._prepare, instance))
             case messages.Heartbeat(_, instance):
                 self._answer(partial(self._beat, instance))
             case messages.Suspend(_, instances):
@@ -128,7 +131,7 @@ class Cloud:
 
     def clean_time(self) -> float:
         """Seconds that cleaning a slot takes this time."""
-        return self.environment.clean.sample(self._stream("clean"))
+        return self._draw("clean", self.environment.clean)
 
     def settle(self) -> None:
         """Bill what still exists up to now."""
@@ -139,7 +142,7 @@ class Cloud:
 
     def _answer(self, answer: Callable[[], None]) -> None:
         self.calls += 1
-        self._schedule(self.environment.answer.sample(self._stream("answer")), answer)
+        self._schedule(self._draw("answer", self.environment.answer), answer)
 
     def _show(self) -> None:
         self._feed(self.pool, self.view())
@@ -150,7 +153,7 @@ class Cloud:
             self._feed(self.pool, messages.IncreaseFailed(intent, OUT_OF_STOCK))
             return
         environment, now = self.environment, self._now()
-        boots, failures = self._stream("boot"), self._stream("boot failures")
+        failures = self._stream("boot failures")
         looks = Observed(state=State.CREATING, created_at=now, intent=intent)
         runs = Observed(state=State.RUNNING, created_at=now, intent=intent)
         for _ in range(count):
@@ -159,7 +162,7 @@ class Cloud:
             self.machines[machine.id] = machine
             self._shown[machine.id] = looks
             fails = environment.boot_failure and failures.random() < environment.boot_failure
-            took = environment.boot.sample(boots)
+            took = self._draw("boot", environment.boot)
             self._schedule(took, partial(self._fail, machine) if fails else partial(self._boot, machine, runs))
         self.peak = max(self.peak, len(self.machines))
         self._grown()
@@ -170,7 +173,7 @@ class Cloud:
             if machine.state is not State.DELETING:
                 self.deleted += 1
                 self._enter(machine, State.DELETING)
-                took = self.environment.delete.sample(self._stream("delete"))
+                took = self._draw("delete", self.environment.delete)
                 if took:
                     self._schedule(took, partial(self._remove, machine))
                 else:
@@ -197,7 +200,7 @@ class Cloud:
         for machine in self._known(instances):
             if machine.state is State.RUNNING:
                 self._enter(machine, State.SUSPENDING)
-                took = self.environment.suspend.sample(self._stream("suspend"))
+                took = self._draw("suspend", self.environment.suspend)
                 self._schedule(took, partial(self._sleep, machine))
         self._feed(self.pool, messages.SuspendAccepted(instances, instances))
 
@@ -209,7 +212,7 @@ class Cloud:
             if machine.state is State.SUSPENDED:
                 self._enter(machine, State.RESUMING)
                 machine.billed_since = self._now()
-                took = self.environment.resume.sample(self._stream("resume"))
+                took = self._draw("resume", self.environment.resume)
                 self._schedule(took, partial(self._wake, machine))
         self._feed(self.pool, messages.ResumeAccepted(instances, instances))
 
@@ -289,6 +292,14 @@ class Cloud:
 
     def _known(self, instances: Sequence[str]) -> Iterator[Machine]:
         return (self.machines[instance] for instance in instances if instance in self.machines)
+
+    def _draw(self, subject: str, distribution: Distribution) -> float:
+        """The next time of that kind."""
+        if isinstance(distribution, InOrder):
+            place = self._places[subject] = self._places.get(subject, -1) + 1
+            if place < len(distribution.values):
+                return distribution.values[place]
+        return distribution.sample(self._stream(subject))
 
     def _stream(self, subject: str) -> Random:
         stream = self._streams.get(subject)

@@ -138,6 +138,23 @@ class Empirical:
         return f"as measured {len(self.values)} times (median {median:.3g} s, p95 {p95:.3g} s)"
 
 
+@frozen
+class InOrder:
+    """As was measured, one after the other; what draws them keeps the place."""
+
+    values: tuple[float, ...]
+    then: Distribution
+    """Once they are used up."""
+
+    def sample(self, random: Random) -> float:
+        """Draw one of those that come then."""
+        return self.then.sample(random)
+
+    def __str__(self) -> str:
+        """In words."""
+        return str(self.then)
+
+
 def parse_distribution(text: str) -> Distribution:
     """Read a distribution as people write it.
 

@@ -4,21 +4,25 @@ A job of a batch is submitted when the batch begins, or when all that it needs i
 before has ended. Each try is a job of its own here.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
 from math import inf
 from pathlib import Path
 
 from attrs import define, evolve, field
 
 from taskscaler._errors import NotRecorded, RecordUnreadable, TraceUnreadable
-from taskscaler._observe import GONE, InstanceEvent
+from taskscaler._observe import GONE, DecisionEvent, InstanceEvent
 from taskscaler._recorded_run import RecordedRun, read_run
 from taskscaler._wording import counted
 from taskscaler.batch import Begun, Results, Resumed
-from taskscaler.simulation._distributions import Constant, Distribution, Empirical, Exponential
+from taskscaler.simulation._distributions import Constant, Distribution, Empirical, Exponential, InOrder
 from taskscaler.simulation._environment import Environment, PoolEnvironment, Preemptions
 from taskscaler.simulation._jobs import Jobs
 from taskscaler.simulation._tables import Gathered
+
+BEFORE_VIEW = 0.001
+"""Seconds."""
 
 MOST_RUNS = 10_000
 """Directories of results that are read at once."""
@@ -94,10 +98,12 @@ def _tries(run: RecordedRun) -> Iterator[tuple[float, float] | None]:
 class _Times:
     """What happened to the instances of one pool, in seconds."""
 
-    boot: list[float] = field(factory=list)
-    ready: list[float] = field(factory=list)
-    delete: list[float] = field(factory=list)
-    resume: list[float] = field(factory=list)
+    boot: list[tuple[float, float]] = field(factory=list)
+    """Of each that came: when it was asked for, and how many seconds it took."""
+
+    ready: list[tuple[float, float]] = field(factory=list)
+    delete: list[tuple[float, float]] = field(factory=list)
+    resume: list[tuple[float, float]] = field(factory=list)
     came: int = 0
     never_ran: int = 0
     never_ready: int = 0
@@ -107,7 +113,7 @@ class _Times:
     lived: float = 0.0
     """Seconds for which all were ready, together."""
 
-    def environment(self) -> PoolEnvironment:
+    def environment(self, *, in_order: bool) -> PoolEnvironment:
         """A cloud like that; what nothing is known of is as usual."""
         usual = PoolEnvironment()
         ran = self.came - self.never_ran
@@ -116,27 +122,32 @@ class _Times:
             preemptions = Preemptions(after=Exponential(round(self.lived / self.taken, 6)))
         return evolve(
             usual,
-            boot=_measured(self.boot, usual.boot),
-            ready=_measured(self.ready, usual.ready),
-            delete=_measured(self.delete, usual.delete),
-            resume=_measured(self.resume, usual.resume),
+            boot=_measured(self.boot, usual.boot, in_order=in_order),
+            ready=_measured(self.ready, usual.ready, in_order=in_order),
+            delete=_measured(self.delete, usual.delete, in_order=in_order),
+            resume=_measured(self.resume, usual.resume, in_order=in_order),
             boot_failure=round(self.never_ran / self.came, 6) if self.came else 0.0,
             ready_failure=round(self.never_ready / ran, 6) if ran else 0.0,
             preemptions=preemptions,
         )
 
 
-def _measured(values: list[float], usual: Distribution) -> Distribution:
-    if not values:
+def _measured(found: list[tuple[float, float]], usual: Distribution, *, in_order: bool) -> Distribution:
+    if not found:
         return usual
-    return Empirical.of(values) if len(values) > 1 else Constant(round(values[0], 6))
+    values = [round(value, 6) for _, value in sorted(found)]
+    if len(set(values)) == 1:
+        return Constant(values[0])
+    return InOrder(tuple(values), Empirical.of(values)) if in_order else Empirical.of(values)
 
 
-def fit(places: Iterable[Path]) -> tuple[Environment, list[str]]:
+def fit(places: Sequence[Path], *, in_order: bool = False) -> tuple[Environment, list[str]]:
     """Find out from recorded runs what a cloud is like.
 
     Args:
         places: Directories of results, or with such.
+        in_order: Whether times come as they were recorded, one after the other, and at random only when they are used
+            up; else at random from the beginning.
 
     Returns:
         What pools of those names are like, and what was found, in sentences. Stock-outs are not found: what would have
@@ -150,7 +161,7 @@ def fit(places: Iterable[Path]) -> tuple[Environment, list[str]]:
     for place in places:
         for each in find_runs(place):
             _take(_read(each), pools)
-    fitted = {name: times.environment() for name, times in pools.items() if times.boot}
+    fitted = {name: times.environment(in_order=in_order) for name, times in pools.items() if times.boot}
     if not fitted:
         named = ", ".join(map(str, places))
         raise TraceUnreadable(f"no instance became ready in {named}, so there is nothing to fit; name other results")
@@ -171,30 +182,54 @@ def _in_words(times: _Times, found: PoolEnvironment) -> str:
 
 
 def _take(run: RecordedRun, pools: dict[str, _Times]) -> None:
-    for instance in run.instances.values():
+    requests = _requests(run)
+    for place, instance in run.instances.items():
         changes = instance.changes
-        if changes[0].kept_since is None and changes[0].state == "creating":
-            _follow(pools.setdefault(instance.pool, _Times()), changes)
+        if changes[0].kept_since is None and (changes[0].state == "creating" or place in requests):
+            asked_at = requests.get(place, changes[0].at)
+            _follow(pools.setdefault(instance.pool, _Times()), changes, asked_at)
 
 
-def _follow(times: _Times, changes: list[InstanceEvent]) -> None:
-    """Add up one life, from its first sight on."""
-    at: dict[str, float] = {}
+def _requests(run: RecordedRun) -> Mapping[tuple[str, str], float]:
+    """When each instance was asked for, by pool and id: those that were asked for first come first."""
+    open_: dict[str, deque[float]] = {}
+    found: dict[tuple[str, str], float] = {}
+    seen: set[tuple[str, str]] = set()
+    for event in run.events:
+        match event:
+            case Resumed():
+                open_.clear()
+            case DecisionEvent(at=at, decision=decision) if not decision.observed:
+                for pool in decision.pools:
+                    open_.setdefault(pool.pool, deque()).extend([at] * pool.increase)
+            case InstanceEvent(pool=name, instance=id_) if (name, id_) not in seen:
+                seen.add((name, id_))
+                if event.kept_since is None and open_.get(name):
+                    found[name, id_] = open_[name].popleft()
+    return found
+
+
+def _follow(times: _Times, changes: list[InstanceEvent], asked_at: float) -> None:
+    """Add up one life, from when it was asked for.
+
+    What a view shows has happened a little before: so the view that showed it would show it again.
+    """
+    at: dict[str, float] = {"creating": asked_at}
     times.came += 1
     for event in changes:
-        since = {state: event.at - when for state, when in at.items()}
+        since = {state: max(0.0, event.at - when - BEFORE_VIEW) for state, when in at.items()}
         match event.state:
-            case "pending" if "pending" not in at and "creating" in since:
-                times.boot.append(since["creating"])
+            case "pending" if "pending" not in at:
+                times.boot.append((at["creating"], since["creating"]))
             case "running" if "running" not in at:
                 if "pending" in since:
-                    times.ready.append(since["pending"])
-                elif "creating" in since:
-                    times.boot.append(since["creating"])
+                    times.ready.append((at["pending"], since["pending"]))
+                else:
+                    times.boot.append((at["creating"], since["creating"]))
             case "running" if "resuming" in since and at["resuming"] > at["running"]:
-                times.resume.append(since["resuming"])
+                times.resume.append((at["resuming"], since["resuming"]))
             case "gone" if "deleting" in since:
-                times.delete.append(since["deleting"])
+                times.delete.append((at["deleting"], since["deleting"]))
         if event.lost and "running" in at and "deleting" not in at:
             times.taken += 1
         at.setdefault(event.state, event.at)
