@@ -231,6 +231,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="run in full what a run without options has a part of, and what it leaves to the other backend; nothing"
         " else",
     )
+    parser.addoption(
+        "--later", action="store_true", help="run in full what a run without options has no part of, and nothing else"
+    )
     parser.addoption("--golden-update", action="store_true", help="write prose into tests/golden instead of comparing")
 
 
@@ -239,10 +242,11 @@ def pytest_configure(config: pytest.Config) -> None:
 
     What is left out of the suite is looked for only where there is any, unless places are named.
     """
-    if config.getoption("--rest"):
+    if config.getoption("--rest") or config.getoption("--later"):
         config.option.full = True
         if config.args_source is not config.ArgsSource.ARGS:
-            places = (*IN_PART, *IN_TURN, *(each.partition("::")[0] for each in LATER))
+            later = [each.partition("::")[0] for each in LATER]
+            places = [*IN_PART, *IN_TURN, *later] if config.getoption("--rest") else later
             config.args = [*dict.fromkeys(places)]
     if not hasattr(config, "workerinput"):
         config.pluginmanager.register(Tally())
@@ -302,7 +306,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """
     config.stash[COLLECTED] = runs = runs_of(items)
     everything = config.getoption("--full") or any("[" in each for each in config.args)  # it was asked for by name
-    wanted = runs.rest if config.getoption("--rest") else runs.all if everything else runs.suite
+    asked = {"--rest": runs.rest, "--later": runs.later}
+    wanted = next((each for option, each in asked.items() if config.getoption(option)), None)
+    if wanted is None:
+        wanted = runs.all if everything else runs.suite
     config.hook.pytest_deselected(items=[*{*items} - {*wanted}])
     items[:] = wanted
     for item in items:

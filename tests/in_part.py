@@ -42,7 +42,7 @@ LATER = (
     f"{STORIES_OF_SIDECARS}[that loses its sidecar]",
     f"{STORIES_OF_SIDECARS}[whose second service dies, too]",
 )
-"""What only ``--rest`` and ``--full`` run, as ids begin: what installs all distributions elsewhere, and what has a
+"""What only ``--later``, ``--rest`` and ``--full`` run, as ids begin: what installs all distributions elsewhere, and what has a
 sibling in the suite that meets the same code, each for half a minute or more."""
 
 

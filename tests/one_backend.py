@@ -43,11 +43,13 @@ BACKENDS = ("asyncio", "trio")
 
 @frozen(kw_only=True)
 class Runs:
-    """What was collected, and which of the runs has it: each test belongs to one of them, what has parts to both."""
+    """What was collected, and which of the runs has it: each test belongs to suite or rest, what has parts to both."""
 
     all: Sequence[pytest.Item]
     suite: Sequence[pytest.Item]
     rest: Sequence[pytest.Item]
+    later: Sequence[pytest.Item]
+    """Of the rest, what the suite has in no form."""
 
 
 COLLECTED = pytest.StashKey[Runs]()
@@ -69,6 +71,7 @@ def runs_of(items: Iterable[pytest.Item]) -> Runs:
         all=everything,
         suite=[item for item in everything if item not in left_out],
         rest=[item for item in everything if item in left_out or is_in_part(item)],
+        later=[item for item in everything if item in later],
     )
 
 

@@ -54,6 +54,7 @@ def test_nothing_falls_out_of_both_runs(pytestconfig: pytest.Config) -> None:
     """Of what was collected here, each test is in the suite or where ``--rest`` looks, what has parts in both."""
     runs = pytestconfig.stash[COLLECTED]
     assert {*runs.suite, *runs.rest} == {*runs.all}
+    assert [item.nodeid for item in runs.later if item in {*runs.suite} or item not in {*runs.rest}] == []
     assert [item.nodeid for item in runs.rest if not item.nodeid.startswith((*IN_TURN, *IN_PART, *LATER))] == []
     both = {*runs.suite} & {*runs.rest}
     assert [item.nodeid for item in both if not item.nodeid.startswith(IN_PART)] == []
@@ -103,6 +104,6 @@ def test_two_pythons_have_both_backends() -> None:
 def test_both_runs_together_are_all_there_is(full: bool) -> None:  # noqa: FBT001  (a fixture)
     """As pytest itself collects them, each in a process of its own; in full only, since it takes long."""
     if full:
-        suite, rest, everything = collected(), collected("--rest"), collected("--full")
+        suite, rest, later, everything = collected(), collected("--rest"), collected("--later"), collected("--full")
         assert suite | rest == everything
-        assert rest - suite
+        assert rest - suite > later > set()

@@ -63,11 +63,12 @@ def test_what_the_suite_leaves_out_is_there() -> None:
         file, _, name = place.partition("[")[0].partition("::")
         assert (ROOT / file).exists()
         assert not name or f"def {name}(" in (ROOT / file).read_text()
-    assert '"--rest"' in (ROOT / "noxfile.py").read_text()
+    assert all(f'"{option}"' in (ROOT / "noxfile.py").read_text() for option in ("--rest", "--later"))
+    assert "run nox -s later" in (ROOT / ".ci" / "run").read_text()
 
 
 def test_every_state_machine_has_more_seeds(pytestconfig: pytest.Config) -> None:
-    """`nox -s full` plays each with other examples, wherever it is; what is collected here is looked at."""
+    """`nox -s later` and `full` play each with other examples, wherever it is; what is collected here is looked at."""
     machines = {
         item.path.relative_to(ROOT).as_posix() for item in pytestconfig.stash[COLLECTED].all if item.name == "runTest"
     }
