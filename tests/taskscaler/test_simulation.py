@@ -142,7 +142,7 @@ def test_a_bad_day() -> None:
     assert pool.bought == pool.deleted + pool.preempted
     assert outcome.busy_hours * 3600 > some_jobs().work  # tries that were lost were work, too
     assert outcome.busy_hours <= outcome.slot_hours
-    assert "request held back: backoff" in outcome.reasons
+    assert 0 < outcome.held_back["default: backoff"] < outcome.ended - outcome.began
 
 
 def test_announced_preemptions() -> None:
@@ -183,7 +183,9 @@ def test_several_pools() -> None:
     assert outcome.cost == pytest.approx(spot.instance_hours + 4 * on_demand.instance_hours, rel=0.01)
     mixed = evolve(fleet, pools=(pools[0], evolve(pools[1], currency="USD")))
     assert simulate(mixed, some_jobs(5)).cost is None
-    assert simulate(evolve(fleet, max_instances=3), some_jobs()).peak_instances == 3
+    small = simulate(evolve(fleet, max_instances=3), some_jobs())
+    assert small.peak_instances == 3
+    assert list(small.held_back) == ["on-demand: max_instances over all pools", "spot: max_instances"]
 
 
 def test_events() -> None:

@@ -106,6 +106,9 @@ def reason_rows(outcome: Outcome) -> Iterator[Row]:
         yield "decisions", f"{times}: {why} ({counted(reason.instances, 'instance')})"
     if len(reasons) > MOST_REASONS:
         yield "decisions", f"and for {counted(len(reasons) - MOST_REASONS, 'more reason')}; --json has all"
+    whole = max(outcome.ended - outcome.began, 1.0)
+    for why, seconds in outcome.held_back.items():
+        yield "held back", f"for {span(seconds)} ({min(1.0, seconds / whole):.1%} of the time): {why}"
 
 
 def as_data(setting: Setting, outcome: Outcome) -> Mapping[str, object]:
@@ -140,6 +143,7 @@ def as_data(setting: Setting, outcome: Outcome) -> Mapping[str, object]:
         "pools": [{**asdict(pool), "cloud": in_words(setting.environment.of(pool.name))} for pool in outcome.pools],
         "decisions": outcome.decisions,
         "reasons": [{"why": why, **asdict(reason)} for why, reason in outcome.reasons.items()],
+        "held_back": dict(outcome.held_back),
         "series": _columns(asdict(outcome.series)),
         "notes": [*setting.notes],
     }

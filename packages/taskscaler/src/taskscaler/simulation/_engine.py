@@ -204,6 +204,8 @@ class Simulation:
         """Note how it stands, and see whether anything goes on at all."""
         tally = self._tally
         instances = sum(len(cloud.machines) for cloud in self._clouds.values())
+        if self.core.decisions:
+            tally.note_limits(self.core.decisions[-1], tally.step)
         tally.end_step(instances)
         if self.now > self._progress_at + self._patience:
             last = f"; the last decision: {self._decision}" if self._decision is not None else ""
@@ -406,6 +408,7 @@ class Simulation:
             peak_waiting=tally.peak_waiting,
             decisions=tally.decisions,
             reasons=tally.all_reasons(),
+            held_back=dict(sorted(tally.held_back.items(), key=lambda each: (-each[1], each[0]))),
             pools=pools,
             series=tally.series(),
         )

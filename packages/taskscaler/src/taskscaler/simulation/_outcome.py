@@ -54,7 +54,7 @@ class Reason:
 
     decisions: int
     instances: int
-    """That were asked for, not asked for, removed, suspended or resumed, all together."""
+    """That were asked for, removed, suspended or resumed, all together."""
 
 
 @frozen(kw_only=True)
@@ -158,7 +158,13 @@ class Outcome:
     """Scaling decisions that were made, most of which change nothing."""
 
     reasons: Mapping[str, Reason]
-    """What those did that asked for something, or were kept from it, by why; the most frequent first."""
+    """What those did that did something, by why; the most frequent first."""
+
+    held_back: Mapping[str, float]
+    """For how many seconds a pool needed more than could be asked for, by ``pool: why``; longest first.
+
+    As it stood at the end of each step of `series`, so to within that.
+    """
 
     pools: Sequence[PoolOutcome]
     """In the fleet's order."""

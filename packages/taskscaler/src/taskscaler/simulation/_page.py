@@ -6,11 +6,12 @@ vision can distinguish; lines that could be confused differ in style, too.
 
 import io
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from html import escape
 from typing import TYPE_CHECKING
 
+from fleeting.plugins import span
 from taskscaler._errors import PicturesMissing
 from taskscaler.simulation._fleet import Fleet
 from taskscaler.simulation._outcome import Outcome, Waits
@@ -70,6 +71,7 @@ def page(name: str, rows: Iterable[tuple[str, str]], outcome: Outcome, fleet: Fl
         _picture(lambda axes: _draw_waits(axes, outcome.waits)),
         "<h2>What was decided, and why</h2>",
         _reasons(outcome),
+        *_held_back(outcome),
         f"<footer>seed {outcome.seed}; the same scaler decided here that runs a fleet. Times are UTC.</footer>",
     ]
     head = f'<meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>{title}</title>'
@@ -94,6 +96,12 @@ def _reasons(outcome: Outcome) -> str:
     ]
     head = '<tr><th>why</th><th class="n">decisions</th><th class="n">instances</th></tr>'
     return f"<table>{head}{''.join(lines)}</table>"
+
+
+def _held_back(outcome: Outcome) -> Iterator[str]:
+    if outcome.held_back:
+        yield "<h2>What held requests back</h2>"
+        yield _table((span(seconds), why) for why, seconds in outcome.held_back.items())
 
 
 def _picture(draw: Callable[["Axes"], None]) -> str:

@@ -74,6 +74,9 @@ class Tally:
     reasons: dict[str, list[int]] = field(factory=dict)
     """How many decisions and instances, by why."""
 
+    held_back: dict[str, float] = field(factory=dict)
+    """For how many seconds requests were held back, by pool and why."""
+
     steps: list[Step] = field(factory=list)
     this_step: Step = field(factory=Step)
 
@@ -118,10 +121,6 @@ class Tally:
             if pool.increase:
                 demand = decision.demand
                 self._count("request: jobs wait" if demand.pending else "request: slots to keep idle", pool.increase)
-            if pool.wanted > pool.increase and pool.limited_by:
-                backs_off = pool.limited_by.startswith("backoff (")  # which goes on in words of the cloud's
-                why = "backoff" if backs_off else pool.limited_by
-                self._count(f"request held back: {why}", pool.wanted - pool.increase)
         for verb, choices in (
             ("remove", decision.removals),
             ("suspend", decision.sleeps),
@@ -132,6 +131,14 @@ class Tally:
                 by_why[choice.why] = by_why.get(choice.why, 0) + 1
             for why, instances in by_why.items():
                 self._count(f"{verb}: {why}", instances)
+
+    def note_limits(self, decision: Decision, seconds: float) -> None:
+        """For so long, what holds requests back is what this decision says."""
+        for pool in decision.pools:
+            if pool.wanted > pool.increase and pool.limited_by:
+                backs_off = pool.limited_by.startswith("backoff (")  # which goes on in words of the cloud's
+                why = f"{pool.pool}: {'backoff' if backs_off else pool.limited_by}"
+                self.held_back[why] = self.held_back.get(why, 0.0) + seconds
 
     def forget_decisions(self) -> None:
         """Begin to count them."""
