@@ -42,8 +42,8 @@ LATER = (
     f"{STORIES_OF_SIDECARS}[that loses its sidecar]",
     f"{STORIES_OF_SIDECARS}[whose second service dies, too]",
 )
-"""What only ``--later``, ``--rest`` and ``--full`` run, as ids begin: what installs all distributions elsewhere, and what
-has a sibling in the suite that meets the same code, each for half a minute or more."""
+"""What only ``--later``, ``--rest`` and ``--full`` run, as ids begin: what installs all distributions elsewhere, and
+what has a sibling in the suite that meets the same code, each for half a minute or more."""
 
 
 def is_in_part(item: pytest.Item) -> bool:
