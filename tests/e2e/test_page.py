@@ -22,6 +22,12 @@ SEEN = """(seen) => {
 }"""
 """Brings a tab to the front, or has another one hide it."""
 
+HELD = "window.requestAnimationFrame = () => 0"
+"""The page's own: what it has put off until a later frame does not come."""
+
+BELOW = """() => [...document.querySelectorAll("#grid button")].at(-1).getBoundingClientRect().bottom - innerHeight"""
+"""How far the last tile is below the window's edge, in pixels."""
+
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
@@ -99,7 +105,7 @@ def test_a_thousand_instances_are_shown_and_follow(browser: Browser, *, full: bo
     """Each with its slots; a change is seen at its tile, and an instance that goes takes its own away."""
     with staged(many()) as stage, window(browser) as opened:
         enter(stage, opened)
-        assert opened.page.locator("#grid button").count() == 1000
+        expect(opened.page.locator("#grid button")).to_have_count(1000)
         expect(tile(opened, "default/i-0003")).to_have_text("■□")
         fleet = stage.scene.fleet
         each = evolve(fleet.instances["default", "i-0003"], cordoned="a disk fails")
@@ -109,9 +115,28 @@ def test_a_thousand_instances_are_shown_and_follow(browser: Browser, *, full: bo
         name = "i-0003, ready, 1 of 2 slots with a job, cordoned (a disk fails)"
         expect(tile(opened, "default/i-0003")).to_have_accessible_name(name)
         expect(tile(opened, "default/i-0004")).to_have_count(0)
-        assert opened.page.locator("#grid button").count() == 999
+        expect(opened.page.locator("#grid button")).to_have_count(999)
         if full:
             assert opened.violations() == []
+
+
+def test_what_the_window_has_room_for_is_painted_first(browser: Browser) -> None:
+    """The other tiles come in later frames, in order, or at once for who goes on with the keyboard."""
+    with staged(many()) as stage, window(browser) as opened:
+        opened.page.add_init_script(HELD)
+        enter(stage, opened)
+        tiles = opened.page.locator("#grid button")
+        first = tiles.count()
+        assert 100 < first < 1000
+        assert opened.page.evaluate(BELOW) > 0
+        tiles.first.focus()
+        opened.page.keyboard.press("End")
+        expect(tile(opened, "default/i-0999")).to_be_focused()
+        assert opened.page.locator("#grid button").count() == 1000
+        places = opened.page.evaluate(
+            "[...document.querySelectorAll('#grid button')].map((each) => each.dataset.place)"
+        )
+        assert places == sorted(places)
 
 
 def test_a_lost_connection_is_seen_and_comes_back(browser: Browser) -> None:
@@ -155,6 +180,26 @@ def test_a_tab_that_nobody_sees_holds_no_connection(browser: Browser) -> None:
         opened.page.evaluate(SEEN, True)
         expect(opened.page.locator("#answer")).to_have_text("All is well.")
         expect(opened.page.locator("#connection")).to_have_text("live")
+
+
+def test_a_tab_that_is_opened_behind_another_asks_for_nothing_until_it_is_seen(browser: Browser) -> None:
+    """One that is seen asks at once, and once: what is said before the page can hear it is kept."""
+    with staged(many(3)) as stage, window(browser) as opened:
+        enter(stage, opened)
+        asked: list[str] = []
+        opened.page.context.on("request", lambda request: asked.append(request.url.rpartition("/")[2]))
+        opened.page.reload()
+        expect(opened.page.locator("#grid button")).to_have_count(3)
+        assert asked.count("stream") == 1
+        assert asked.index("stream") < asked.index("session")
+        asked.clear()
+        behind = opened.page.context.new_page()
+        behind.add_init_script(f"({SEEN})(false)")
+        go(behind, opened.page.url)
+        expect(behind.locator("#leave")).to_be_visible()
+        assert "stream" not in asked
+        behind.evaluate(SEEN, True)
+        expect(behind.locator("#grid button")).to_have_count(3)
 
 
 def test_everything_can_be_done_with_the_keyboard(browser: Browser) -> None:

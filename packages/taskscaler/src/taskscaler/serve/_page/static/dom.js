@@ -32,10 +32,20 @@ export function span(seconds) {
   return `${Math.floor(whole / 86400)}d ${Math.floor((whole % 86400) / 3600)}h`;
 }
 
-export const counted = (number, noun) => `${number.toLocaleString("en")} ${noun}${number === 1 ? "" : "s"}`;
+// By hand: the browser's own formats take 10 ms to be loaded, and a thousand tiles need one each.
 
-export const clock = (seconds) =>
-  new Date(seconds * 1000).toLocaleTimeString([], { hour: "2-digit", minute: "2-digit", second: "2-digit", hour12: false });
+/** Write a number, with a comma after thousands. */
+export const digits = (number) => String(number).replace(/\B(?=(\d{3})+$)/g, ",");
+
+export const counted = (number, noun) => `${digits(number)} ${noun}${number === 1 ? "" : "s"}`;
+
+const two = (number) => String(number).padStart(2, "0");
+
+/** Write a time of the day, where the browser is. */
+export function clock(seconds) {
+  const at = new Date(seconds * 1000);
+  return `${two(at.getHours())}:${two(at.getMinutes())}:${two(at.getSeconds())}`;
+}
 
 /** A time that has passed since then, kept up to date by `tick`. */
 export function age(since) {

@@ -1,5 +1,7 @@
 // What is known of the fleet: a whole view first, then what changes of it, from server-sent events.
 
+import { openStream } from "./stream.js";
+
 const OVER_KEPT = 1500;
 const SILENCE = 25_000; // milliseconds; the daemon says something every 10 s
 
@@ -12,7 +14,7 @@ export class Fleet {
     this.over = [];
     this.ahead = 0; // seconds by which the daemon's clock is ahead of ours
     this.heardAt = 0;
-    this.source = null;
+    this.stream = null;
     this.silence = null;
     this.following = false;
     document.addEventListener("visibilitychange", () => this.attend());
@@ -24,8 +26,8 @@ export class Fleet {
     if (!document.hidden) this.follow();
     else {
       clearTimeout(this.silence);
-      this.source?.close();
-      this.source = null;
+      this.stream?.close();
+      this.stream = null;
     }
   }
 
@@ -36,21 +38,27 @@ export class Fleet {
 
   follow() {
     this.following = true;
-    this.source?.close();
-    if (document.hidden) return;
-    this.source = new EventSource("stream");
-    this.source.addEventListener("whole", (event) => this.take(event, true));
-    this.source.addEventListener("change", (event) => this.take(event, false));
-    this.source.addEventListener("beat", (event) => this.heard(JSON.parse(event.data)));
-    this.source.addEventListener("full", (event) => this.stateChanged("lost", JSON.parse(event.data).why));
-    this.source.addEventListener("error", () => this.lose());
+    this.stream?.close();
+    this.stream = openStream();
+    this.stream?.hear((event) => this.hear(event));
+  }
+
+  hear(event) {
+    if (event.type === "error") {
+      this.lose();
+      return;
+    }
+    const data = JSON.parse(event.data);
+    if (event.type === "full") this.stateChanged("lost", data.why);
+    else this.heard(data);
+    if (event.type === "whole") this.begin(data);
+    if (event.type === "change") this.take(data);
   }
 
   /** Begin again: an event source gives up for good when it is refused, and does not see a connection that is silent. */
   lose() {
     clearTimeout(this.silence);
-    const refused = this.source.readyState === EventSource.CLOSED;
-    this.stateChanged(refused ? "refused" : "lost", "");
+    this.stateChanged(this.stream.isRefused ? "refused" : "lost", "");
   }
 
   heard(data) {
@@ -64,15 +72,13 @@ export class Fleet {
     }, SILENCE);
   }
 
-  take(event, isWhole) {
-    const data = JSON.parse(event.data);
-    this.heard(data);
-    if (isWhole) {
-      this.over = data.over;
-      this.known = { ...data, instances: new Map(Object.entries(data.instances)) };
-      this.shown(null);
-      return;
-    }
+  begin(data) {
+    this.over = data.over;
+    this.known = { ...data, instances: new Map(Object.entries(data.instances)) };
+    this.shown(null);
+  }
+
+  take(data) {
     for (const [place, instance] of Object.entries(data.instances ?? {})) {
       if (instance === null) this.known.instances.delete(place);
       else this.known.instances.set(place, instance);

@@ -1,10 +1,12 @@
 // The grid of instances and their slots: cards with all there is to say while they are few, tiles when they are many.
 
-import { age, byId, counted, make, say } from "./dom.js";
+import { age, byId, counted, digits, make, say } from "./dom.js";
 
 const MOST_CARDS = 60;
 const SLOTS_ON_CARD = 4;
 const SLOTS_ON_TILE = 8;
+const PER_TURN = 200; // tiles that are made at a time, until the window is full, and of the others in each frame
+const FILLED = 1.5; // windows: what is above the grid may get shorter
 
 const GLYPHS = { busy: "◌", bad: "✕", dim: "–" };
 
@@ -52,6 +54,8 @@ export class Grid {
     this.lists = new Map();
     this.compact = false;
     this.template = make("li", {}, make("button", { type: "button", tabIndex: -1 }));
+    this.pending = []; // places whose buttons are yet to be made, in order
+    this.known = null;
     this.current = null; // the place of the button that the Tab key reaches
     byId("grid").addEventListener("keydown", (event) => this.move(event));
     byId("grid").addEventListener("click", (event) => this.click(event));
@@ -59,15 +63,24 @@ export class Grid {
     byId("grid").addEventListener("focusin", (event) => this.reach(event.target.closest("button")?.dataset.place));
   }
 
+  /** How many instances have their button. */
+  get made() {
+    return this.buttons.size;
+  }
+
   show(known, changed) {
+    this.known = known;
     const total = known.head.instances;
     const compact = known.instances.size > MOST_CARDS;
-    say(byId("instances-count"), total ? total.toLocaleString("en") : "");
+    say(byId("instances-count"), total ? digits(total) : "");
     const hidden = total - known.instances.size;
     byId("instances-more").hidden = hidden <= 0;
     say(byId("instances-more"), hidden > 0 ? `and ${counted(hidden, "instance")} more, which are not shown` : "");
     if (changed === null || compact !== this.compact) this.rebuild(known, compact);
-    else for (const place of Object.keys(changed)) this.change(place, known.instances.get(place));
+    else {
+      this.build(Infinity);
+      for (const place of Object.keys(changed)) this.change(place, known.instances.get(place));
+    }
     this.describeEmpty(known);
   }
 
@@ -79,20 +92,43 @@ export class Grid {
 
   rebuild(known, compact) {
     const focused = document.activeElement?.dataset.place;
+    const isFirst = this.buttons.size === 0;
     this.compact = compact;
     this.buttons.clear();
     this.lists.clear();
     byId("grid").replaceChildren();
+    this.pending = [...known.instances.keys()];
+    // Once there is something to see, all is there at once: else, what was seen or focused would go and come again.
+    if (isFirst) this.fillWindow();
+    else this.build(Infinity);
+    if (!this.buttons.has(this.current)) this.reach(this.buttons.keys().next().value);
+    else this.reach(this.current);
+    if (focused) this.buttons.get(focused)?.focus();
+  }
+
+  /** Make the buttons of so many of those that are pending. */
+  build(most) {
     const items = new Map();
-    for (const [place, instance] of known.instances) {
+    for (const place of this.pending.splice(0, most)) {
+      const instance = this.known.instances.get(place);
+      if (instance === undefined) continue; // it has gone meanwhile
       if (!items.has(instance.pool)) items.set(instance.pool, []);
       items.get(instance.pool).push(this.item(place, instance));
     }
     for (const [pool, each] of items) this.list(pool).append(...each);
     this.titles();
-    if (!this.buttons.has(this.current)) this.reach(this.buttons.keys().next().value);
-    else this.reach(this.current);
-    if (focused) this.buttons.get(focused)?.focus();
+  }
+
+  /** Make as many as a window has room for, and no others: somebody waits. */
+  fillWindow() {
+    do this.build(PER_TURN);
+    while (this.pending.length && byId("grid").lastChild.lastChild.getBoundingClientRect().bottom < FILLED * innerHeight);
+  }
+
+  /** Make some more of those that are pending; returns whether there are others. */
+  goOn() {
+    this.build(PER_TURN);
+    return this.pending.length > 0;
   }
 
   /** The list of a pool, which is made when it is first needed. */
@@ -183,6 +219,7 @@ export class Grid {
   move(event) {
     const place = event.target.closest("button")?.dataset.place;
     if (!place || event.ctrlKey || event.altKey || event.metaKey) return;
+    this.build(Infinity);
     const places = [...this.buttons.keys()];
     const at = places.indexOf(place);
     const to = { ArrowRight: at + 1, ArrowLeft: at - 1, Home: 0, End: places.length - 1 }[event.key] ?? this.vertical(event.key, at, places);

@@ -1,6 +1,6 @@
 // What is not the grid: the sentence on top, who waits and why, pools and what they cost, decisions.
 
-import { age, byId, clock, counted, make, say } from "./dom.js";
+import { age, byId, clock, counted, digits, make, say } from "./dom.js";
 
 const SLOTS = { acquired: "slots in use", idle: "slots free", reserved: "slots reserved", "on the way": "slots on the way", unavailable: "slots unavailable" };
 
@@ -13,7 +13,7 @@ export function showHead(head) {
   byId("next").replaceChildren(...head.next.map((sentence) => make("li", {}, `Next, ${sentence}.`)));
   const slots = head.slots.map(([words, count]) => {
     const name = make("dt", {}, SLOTS[words] ?? words);
-    return make("div", {}, name, make("dd", {}, count.toLocaleString("en")));
+    return make("div", {}, name, make("dd", {}, digits(count)));
   });
   byId("slots").replaceChildren(...slots);
   byId("slots").hidden = !slots.length;
@@ -22,7 +22,7 @@ export function showHead(head) {
 
 function showPools(head) {
   const pools = head.pools.map((pool) => {
-    const ceiling = pool.ceiling === null ? "" : `, at most ${pool.ceiling.toLocaleString("en")}`;
+    const ceiling = pool.ceiling === null ? "" : `, at most ${digits(pool.ceiling)}`;
     const notes = pool.notes.map((note) => make("li", {}, note));
     const title = make("h3", {}, make("bdi", {}, pool.name));
     const cost = make("p", { className: "cost" }, `Cost so far: ${pool.cost || "nothing is known"}`);
@@ -36,7 +36,7 @@ function showPools(head) {
 /** Show who waits, below what they wait for: often, many wait for the same. */
 export function showQueue(queue, pools, opened) {
   byId("now").toggleAttribute("data-waits", queue.total > 0);
-  say(byId("queue-count"), queue.total ? queue.total.toLocaleString("en") : "");
+  say(byId("queue-count"), queue.total ? digits(queue.total) : "");
   const groups = queue.reasons.map((reason, number) => {
     const jobs = queue.jobs.filter((job) => job[4] === number);
     const who = jobs.length === 1 ? "Why it waits" : "Why they wait";
@@ -51,7 +51,7 @@ export function showQueue(queue, pools, opened) {
   if (focused) byId("reasons").querySelector(`[data-job="${CSS.escape(focused)}"]`)?.focus();
   const more = queue.total - queue.jobs.length;
   byId("queue-more").hidden = more <= 0;
-  say(byId("queue-more"), more > 0 ? `and ${more.toLocaleString("en")} more behind them` : "");
+  say(byId("queue-more"), more > 0 ? `and ${digits(more)} more behind them` : "");
 }
 
 /** What stands between a pool and more capacity, unless the reasons say it already. */

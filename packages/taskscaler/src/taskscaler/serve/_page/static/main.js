@@ -29,11 +29,25 @@ function shown(change) {
   if (change === null || change.decisions) showDecisions(known.decisions);
   details.update();
   tick(fleet.now);
-  // The picture below is drawn once the rest can be seen.
-  requestAnimationFrame(() => setTimeout(() => {
-    if (isFirst) performance.mark("fleet-shown");
-    draw();
-  }));
+  // What is below what a window has room for comes once the rest can be seen.
+  afterFrame(() => {
+    if (isFirst) performance.mark("fleet-shown", { detail: { tiles: grid.made } });
+    complete();
+  });
+}
+
+function afterFrame(then) {
+  requestAnimationFrame(() => setTimeout(then));
+}
+
+/** Make the rest of the tiles, some in each frame, so that clicks and keys are heard in between; then the timeline. */
+function complete() {
+  if (grid.goOn()) {
+    afterFrame(complete);
+    return;
+  }
+  performance.mark("fleet-complete");
+  draw();
 }
 
 function draw() {

@@ -1,6 +1,6 @@
 // The last minutes as a picture: instances as rows, jobs as bars. The caption says in words what it shows.
 
-import { byId, clock, counted, say } from "./dom.js";
+import { byId, clock, counted, digits, say } from "./dom.js";
 
 const LONGEST = 15 * 60; // seconds
 const SHORTEST = 120;
@@ -54,7 +54,7 @@ function caption({ rows, all }, known, over, now, from) {
   const parts = [`${counted(running, "job")} run${running === 1 ? "s" : ""}`, `${jobs.length} ended`];
   if (lost) parts.push(`${lost} of them lost with their instances`);
   if (gone) parts.push(`${counted(gone, "instance")} went`);
-  const which = all > rows.length ? ` Shown are the ${rows.length} of ${all.toLocaleString("en")} instances on which something happened last.` : "";
+  const which = all > rows.length ? ` Shown are the ${rows.length} of ${digits(all)} instances on which something happened last.` : "";
   return `Since ${clock(from)}: ${parts.join(", ")}.${which}`;
 }
 
