@@ -1,5 +1,6 @@
 """The status page in a real browser: what people see, and what they can do with it."""
 
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -97,6 +98,7 @@ def test_why_jobs_wait_can_be_read_at_once(browser: Browser, name: str, moment: 
                 why = opened.page.locator(".reason")
                 expect(why).to_contain_text(in_words(name))
                 expect(why).to_be_in_viewport()
+                expect(opened.page.locator(".waiters .age").first).to_have_text(re.compile(r"waits \d+"))
                 assert not opened.is_too_wide()
                 assert opened.violations() == []
 
@@ -244,6 +246,9 @@ def test_changes_are_offered_to_those_who_may_and_asked_about(browser: Browser) 
         with window(browser) as looking:
             enter(stage, looking)
             expect(looking.page.get_by_role("button", name="Drain")).to_be_hidden()
+            slots = looking.page.locator("#grid .slot")
+            empty = ["□empty"] * 4  # of the cordoned: nobody gets one, so that they are not free
+            expect(slots.filter(has_text="□")).to_have_text(empty)
             looking.page.locator("#grid button").first.click()
             expect(looking.page.get_by_role("dialog")).to_contain_text("is explained")
             expect(looking.page.locator("#hold")).to_be_hidden()

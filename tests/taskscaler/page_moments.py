@@ -202,16 +202,13 @@ def hostile() -> Moment:
 
 def many(count: int = 1000) -> Moment:
     """So many instances, two thirds of which run a job."""
-    fleet = fleet_of(count)
+    fleet = fleet_of(count, waiting=0)
     now = fleet.decisions[0].at
-    why = f"the limit of {count} instances (max_instances) is reached: {count - count // 3} ready, {count // 3} booting"
-    said = [
-        f"{count + 3} slots, {count} instances ({count - count // 3 - back} in use, 3 waiting)" for back in range(5)
-    ]
+    free = count - count // 3
+    said = [f"{free - back} slots, {count} instances ({free - back} in use)" for back in range(5)]
     fleet = evolve(
         fleet,
-        answer=f"3 jobs are waiting: {why}",
-        waiting=tuple(evolve(each, why=why, since=now - 40) for each in fleet.waiting),
+        answer=f"nothing is waiting; {free} slots are idle",
         decisions=tuple(evolve(each, text=text) for each, text in zip(fleet.decisions, said, strict=True)),
     )
     pool = PoolRow(

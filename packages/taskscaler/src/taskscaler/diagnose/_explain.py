@@ -362,15 +362,30 @@ class Explanation(ScalerAnswer):
             parts += self._cordons() if any(pool.is_full for pool in self.pools) else ()
         if asked:
             parts.append(f"{counted(asked, 'instance')} {_verb(asked, 'is', 'are')} being requested")
-        coming = sum(pool.coming for pool in self.pools)
-        if coming and not any(pool.is_full for pool in self.pools):  # which reports them too
-            waited = max(pool.waited for pool in self.pools)
-            since = f", requested {span(waited)} ago" if waited >= 1 else ""
-            parts.append(f"{counted(coming, 'instance')} {_verb(coming, 'is', 'are')} on the way{since}")
-        if coming:
-            parts += [sentence for pool in self.pools for sentence in pool.unready()]
-            parts += [f"the cloud says: {problem}" for pool in self.pools for problem in pool.problems]
+        parts += self._coming()
         return "; ".join(part for part in parts if part)
+
+    def _coming(self) -> Iterator[str]:
+        """Which instances are on their way, and which the cloud has not delivered, with what it says of that."""
+        if not any(pool.coming for pool in self.pools):
+            return
+        if not any(pool.is_full for pool in self.pools):  # which reports them too
+            refused = [pool for pool in self.pools if pool.problems]
+            missing = sum(pool.outstanding for pool in refused)
+            if coming := sum(pool.coming for pool in self.pools) - missing:
+                since = _requested([pool for pool in self.pools if pool not in refused])
+                yield f"{counted(coming, 'instance')} {_verb(coming, 'is', 'are')} on the way{since}"
+            if missing:
+                since = _requested(refused)
+                yield f"{counted(missing, 'instance')}{since and f'{since},'} {_verb(missing, 'has', 'have')} not come"
+        yield from (sentence for pool in self.pools for sentence in pool.unready())
+        yield from (f"the cloud says: {problem}" for pool in self.pools for problem in pool.problems)
+
+
+def _requested(pools: Sequence[PoolView]) -> str:
+    """How long ago what a pool waits for was requested, in words; empty if it was just now."""
+    waited = max((pool.waited for pool in pools), default=0.0)
+    return f", requested {span(waited)} ago" if waited >= 1 else ""
 
 
 def explain(snapshot: Snapshot) -> Explanation:

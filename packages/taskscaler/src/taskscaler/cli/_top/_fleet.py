@@ -147,7 +147,7 @@ class Fleet:
         yield from self.running.values()
 
 
-_SLOTS = {"pending": "jobs waiting", "promised": "reservations waiting", "unready": "on the way"}
+_SLOTS = {"pending": "jobs waiting", "promised": "reservations waiting", "unready": "not ready yet"}
 """What the capacity's counts are called, where they have other names."""
 
 

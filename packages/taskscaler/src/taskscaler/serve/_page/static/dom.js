@@ -47,14 +47,14 @@ export function clock(seconds) {
   return `${two(at.getHours())}:${two(at.getMinutes())}:${two(at.getSeconds())}`;
 }
 
-/** A time that has passed since then, kept up to date by `tick`. */
-export function age(since) {
-  return make("span", { className: "age", "data-since": since });
+/** How long somebody does something, such as "waits 40s"; kept up to date by `tick`. */
+export function age(since, does) {
+  return make("span", { className: "age", "data-since": since, "data-does": does });
 }
 
 /** Bring all ages below an element up to date. */
 export function tick(now, below = document) {
   for (const element of below.querySelectorAll("[data-since]")) {
-    say(element, span(now - Number(element.dataset.since)));
+    say(element, `${element.dataset.does} ${span(now - Number(element.dataset.since))}`);
   }
 }

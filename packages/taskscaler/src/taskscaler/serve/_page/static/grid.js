@@ -23,26 +23,29 @@ function glyphs(instance) {
   return (GLYPHS[instance.mood] ?? "") + slots.join("") + more || "□";
 }
 
-function slotLine(slot) {
+const takesWork = (instance) => instance.mood === "good" || instance.mood === "";
+
+function slotLine(slot, instance) {
   if (slot === null) {
-    return make("span", { className: "slot dim" }, make("span", { "aria-hidden": "true" }, "□"), "free");
+    const word = takesWork(instance) ? "free" : "empty"; // nobody gets a slot where no new work goes
+    return make("span", { className: "slot dim" }, make("span", { "aria-hidden": "true" }, "□"), word);
   }
   const [name, since] = slot;
   const mark = make("span", { className: "good", "aria-hidden": "true" }, "■");
-  return make("span", { className: "slot" }, mark, make("bdi", { title: name }, name), ...(since === null ? [] : [age(since)]));
+  return make("span", { className: "slot" }, mark, make("bdi", { title: name }, name), ...(since === null ? [] : [age(since, "runs")]));
 }
 
 function fillCard(button, instance) {
   const glyph = GLYPHS[instance.mood];
   const words = make("span", { className: `words ${instance.mood}` }, `${glyph ? `${glyph} ` : ""}${instance.words}`);
   const top = make("span", { className: "top" }, make("bdi", { className: "id" }, instance.id), words);
-  const lines = instance.slots.slice(0, SLOTS_ON_CARD).map(slotLine);
+  const lines = instance.slots.slice(0, SLOTS_ON_CARD).map((slot) => slotLine(slot, instance));
   if (instance.slots.length > SLOTS_ON_CARD) {
     const more = instance.slots.slice(SLOTS_ON_CARD);
     const busy = more.filter((slot) => slot !== null).length;
     lines.push(make("span", { className: "slot dim" }, `and ${more.length} more, ${busy} with a job`));
   }
-  if (!instance.slots.length) lines.push(make("span", { className: "slot dim" }, "for ", age(instance.since)));
+  if (!instance.slots.length) lines.push(make("span", { className: "slot dim" }, age(instance.since, "for")));
   const notes = instance.notes ? [make("span", { className: `notes ${instance.mood}` }, instance.notes)] : [];
   button.replaceChildren(top, ...lines, ...notes);
 }

@@ -2,7 +2,7 @@
 
 import { age, byId, clock, counted, digits, make, say } from "./dom.js";
 
-const SLOTS = { acquired: "slots in use", idle: "slots free", reserved: "slots reserved", "on the way": "slots on the way", unavailable: "slots unavailable" };
+const SLOTS = { acquired: "slots in use", idle: "slots free", reserved: "slots reserved", "not ready yet": "slots not ready yet", unavailable: "slots unavailable" };
 
 export function showHead(head) {
   say(byId("name"), head.name + (head.state === "serving" ? "" : ` · ${head.state}`));
@@ -64,7 +64,7 @@ function waiter([name, since, place, reserves, , key], opened) {
   const button = make("button", { type: "button", className: "link", "data-job": key ?? name }, make("bdi", {}, name));
   button.addEventListener("click", () => opened(key ?? name, name));
   const where = make("span", { className: "place" }, place === null ? "" : `#${place}`);
-  return make("li", {}, where, button, ...(reserves ? [make("span", { className: "faint" }, "a reservation")] : []), age(since));
+  return make("li", {}, where, button, ...(reserves ? [make("span", { className: "faint" }, "a reservation")] : []), age(since, "waits"));
 }
 
 export function showDecisions(decisions) {
