@@ -19,6 +19,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.strategies import text
 
+from tests import timeouts
 from tests.chaos.tally import Tally
 from tests.golden import Golden
 from tests.in_part import IN_PART, LATER, is_in_part
@@ -248,6 +249,7 @@ def pytest_configure(config: pytest.Config) -> None:
             later = [each.partition("::")[0] for each in LATER]
             places = [*IN_PART, *IN_TURN, *later] if config.getoption("--rest") else later
             config.args = [*dict.fromkeys(places)]
+    config.pluginmanager.register(timeouts)
     if not hasattr(config, "workerinput"):
         config.pluginmanager.register(Tally())
         config.pluginmanager.register(Absent())
@@ -274,6 +276,23 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
             if all(tests.values()):
                 del self.assigned_work[node][scope]
             self._reschedule(node)
+
+        def remove_node(self, node: object) -> str | None:
+            """Give others what a worker that has crashed had before it, but for the test in which it did.
+
+            xdist gives them that, too: they crash one after the other.
+            """
+            work = self.assigned_work[node]
+            for scope, tests in work.items():
+                for nodeid, is_done in tests.items():
+                    if not is_done:
+                        tests[nodeid] = True
+                        if all(tests.values()):
+                            del work[scope]
+                        super().remove_node(node)
+                        return str(nodeid)
+            del self.assigned_work[node]
+            return None
 
     return Scheduling(config, log)
 
