@@ -130,7 +130,7 @@ def gitlab_job(**changes: object) -> dict[str, object]:
 PAGES: dict[str, Callable[[Sequence[object]], str]] = {
     "one array": json.dumps,
     "lines": lambda jobs: "\n".join(map(json.dumps, jobs)),
-    "several arrays": lambda jobs: f"{json.dumps(jobs[:1])}{json.dumps(jobs[1:])}",
+    "several arrays, one of them empty": lambda jobs: f"{json.dumps(jobs[:1])}[ ]\n {json.dumps(jobs[1:])}",
 }
 
 
@@ -158,8 +158,11 @@ def test_gitlab(tmp_path: Path, write: Callable[[Sequence[object]], str]) -> Non
         (json.dumps([gitlab_job(), gitlab_job(duration="x")]), "job 2: a duration is not a number"),
         (json.dumps([gitlab_job(duration=-1)]), "a duration is not between 0 s and a year"),
         (json.dumps([gitlab_job(started_at="now")]), "`started_at` is 'now', expected a time"),
-        ('[{"a": 1},\n{]', "line 2: Expecting property name"),
-        ("[" * 100_000, "nested too deeply"),
+        (f"[{json.dumps(gitlab_job())},\n{{]", "line 2: Expecting property name"),
+        (f"[{json.dumps(gitlab_job())}\n{json.dumps(gitlab_job())}]", "line 2: Expecting ',' or ']'"),
+        (f"[{json.dumps(gitlab_job())}", "line 1: Expecting ']'"),
+        (f"[{json.dumps(gitlab_job())},]", "line 1: Expecting value"),
+        ("[" * 200_000, "nested too deeply"),
     ],
 )  # fmt: skip
 def test_broken_gitlab_lists(tmp_path: Path, text: str, says: str) -> None:
@@ -168,6 +171,17 @@ def test_broken_gitlab_lists(tmp_path: Path, text: str, says: str) -> None:
     path.write_text(text)
     with pytest.raises(TraceUnreadable, match=re.escape(says)):
         read_trace(path)
+
+
+def test_no_trace_is_too_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """There may be so many jobs, and no more, whether or not they have run."""
+    monkeypatch.setattr("taskscaler.simulation._tables.MOST_JOBS", 3)
+    assert len(read(tmp_path / "trace.csv", "submit,duration\n1,2\n1,2\n1,2\n")) == 3
+    with pytest.raises(TraceUnreadable, match="line 5: there are more than 3 jobs"):
+        read(tmp_path / "trace.csv", "submit,duration\n1,2\n1,\n1,2\n1,2\n")
+    monkeypatch.setattr("taskscaler.simulation._gitlab_jobs.MOST_BYTES", 10)
+    with pytest.raises(TraceUnreadable, match="make CSV of it"):
+        read(tmp_path / "jobs.json", json.dumps([gitlab_job()]))
 
 
 def test_parquet(tmp_path: Path) -> None:

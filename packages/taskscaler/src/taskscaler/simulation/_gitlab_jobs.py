@@ -5,6 +5,7 @@ that of its pipeline, whose earlier stages it had to wait for first; it is used 
 """
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -14,9 +15,10 @@ from taskscaler.simulation._jobs import Jobs
 from taskscaler.simulation._tables import Gathered
 
 MOST_BYTES = 1 << 30
-"""Of the file: some 300,000 jobs with all that the API says of them take that."""
+"""Of the file: some 300,000 jobs take that, with all that the API says of each."""
 
 
+_NOT_BLANK = re.compile(r"\S")
 _EXPECTED = "expected JSON as GitLab's API gives it at /jobs, or else a table"
 
 
@@ -49,17 +51,30 @@ def read_gitlab_jobs(path: Path) -> tuple[Jobs, list[str]]:
 
 
 def _objects(text: str) -> Iterator[object]:
-    decoder, at = json.JSONDecoder(), 0
-    while True:
-        while at < len(text) and text[at].isspace():
-            at += 1
-        if at == len(text):
-            return
+    """Read one value after the other, of arrays their elements: so that not all of a large file is in memory twice."""
+    decoder, at, in_array, is_first = json.JSONDecoder(), 0, False, False
+    while (at := _skip(text, at)) < len(text):
+        if not in_array and text[at] == "[":
+            at, in_array, is_first = at + 1, True, True
+            continue
+        if in_array and text[at] == "]":
+            at, in_array = at + 1, False
+            continue
+        if in_array and not is_first:
+            if text[at] != ",":
+                raise json.JSONDecodeError("Expecting ',' or ']'", text, at)
+            at = _skip(text, at + 1)
         found, at = decoder.raw_decode(text, at)
-        if isinstance(found, list):
-            yield from found
-        else:
-            yield found
+        is_first = False
+        yield found
+    if in_array:
+        raise json.JSONDecodeError("Expecting ']'", text, at)
+
+
+def _skip(text: str, at: int) -> int:
+    """Pass over white space."""
+    found = _NOT_BLANK.search(text, at)
+    return found.start() if found else len(text)
 
 
 def _job(job: object) -> tuple[float, float] | None:

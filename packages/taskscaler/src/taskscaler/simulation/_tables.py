@@ -38,11 +38,11 @@ class Gathered:
 
     def add(self, job: tuple[float, float] | None) -> None:
         """Take one; raises ValueError if there are too many."""
+        if len(self.submits) + self.without >= MOST_JOBS:
+            raise ValueError(f"there are more than {MOST_JOBS} jobs")
         if job is None:
             self.without += 1
             return
-        if len(self.submits) >= MOST_JOBS:
-            raise ValueError(f"there are more than {MOST_JOBS} jobs")
         self.submits.append(job[0])
         self.durations.append(job[1])
 
