@@ -70,7 +70,7 @@ protocol_port = {winrm}
 """
 """A Windows fleet as GitLab Runner has it: nothing says by which protocol it is reached, and EC2 knows the password."""
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 @pytest.fixture

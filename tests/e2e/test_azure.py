@@ -54,7 +54,7 @@ script = "echo $TASKSCALER_JOB_INDEX > number"
 artifacts = ["number"]
 """
 
-pytestmark = [pytest.mark.slow, pytest.mark.anyio, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.slow, pytest.mark.anyio, pytest.mark.timeout(600)]
 
 
 @asynccontextmanager

@@ -52,7 +52,7 @@ copies = {jobs}
 script = "echo >> {runs}/$TASKSCALER_JOB_NAME.began; sleep 0.05; echo >> {runs}/$TASKSCALER_JOB_NAME.ended"
 """
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 @define

@@ -19,7 +19,7 @@ from tests.e2e.hosts import plugin_config, running
 from tests.e2e.leasing import held, leases, prepare, ran, room_for_two, work_of
 from tests.taskscaler.services import Service, command, serving
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 COMMAND = (sys.executable, "-c", "from taskscaler_gitlab.cli import main; main()", "custom-executor")
 BUILD, SYSTEM = 3, 4

@@ -16,7 +16,7 @@ from tests.fleeting_docker_engine.daemons import IMAGE, Daemon
 
 COMMAND = (str(Path(sys.executable).with_name("taskscaler")), "run")
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 BATCH = """
 [autoscaler]

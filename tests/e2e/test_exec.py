@@ -17,7 +17,7 @@ BIN = Path(sys.executable).parent
 PATIENCE = 60.0
 """Seconds after which the command counts as stuck."""
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 @frozen

@@ -22,7 +22,7 @@ from tests.fleeting.sshd import Server, free_port, sshd
 from tests.fleeting_gcp.clouds import REGIONAL, serving, write_credentials
 from tests.fleeting_gcp.compute_endpoint import Cloud, Machine
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 JOBS = """
 [autoscaler]

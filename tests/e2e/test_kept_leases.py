@@ -14,7 +14,7 @@ from tests.e2e.hosts import plugin_config, running
 from tests.e2e.leasing import SOON_MISSED, begun, held, here, leased, leases, prepare, room_for_two, work_of
 from tests.taskscaler.services import Service, command, serving
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 ATTACHABLE = "echo begun; i=0; while [ ! -e {stop} ]; do i=$((i+1)); echo line $i; sleep 0.1; done; exit 7"
 

@@ -12,7 +12,7 @@ import pytest
 from tests.e2e.leasing import begun, held, leased, room_for_two
 from tests.taskscaler.services import COMMAND, Service, command
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 @pytest.fixture

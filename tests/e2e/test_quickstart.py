@@ -20,7 +20,7 @@ MAX_INSTANCES = 4
 PATIENCE = 60.0
 """Seconds after which something that should have happened long ago counts as failed."""
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 def start(home: Path, jobs: Path, output: Path) -> "subprocess.Popen[str]":

@@ -15,7 +15,7 @@ import pytest
 from taskscaler import sync
 from tests.taskscaler.services import COMMAND, command, serving, write
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 JOBS = """
 [autoscaler]
@@ -93,7 +93,7 @@ def test_one_is_killed_and_the_daemon_twice(tmp_path: Path, monkeypatch: pytest.
                 (each / "go").touch()
             resumed = command("run", "--resume", str(here["b"] / "results"))
             assert resumed[0] == 0, resumed[1]
-            said = {name: runs[name].communicate(timeout=100)[0] for name in "ac"}
+            said = {name: runs[name].communicate(timeout=200)[0] for name in "ac"}
             assert lease.instance
         assert {name: runs[name].returncode for name in "ac"} == {"a": 0, "c": 0}, said
         assert all("note: [autoscaler] has no effect" in each for each in said.values())
@@ -144,7 +144,7 @@ def test_ctrl_c_ends_this_batch_only(tmp_path: Path, monkeypatch: pytest.MonkeyP
         assert json.loads(shown)["leases"] == 4
         (one / "go").touch()
         (two / "go").touch()
-        said, _ = runs[1].communicate(timeout=100)
+        said, _ = runs[1].communicate(timeout=200)
         assert runs[1].returncode == 0, said
         status, said = command("run", "--resume", str(one / "results"))
         assert (status, "5 succeeded" in said) == (0, True), said

@@ -22,7 +22,7 @@ COMMAND = str(Path(sys.executable).with_name("taskscaler"))
 MARK = "s3cret"
 """Part of every secret, and of nothing else."""
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 JOBS = """
 [[jobs]]

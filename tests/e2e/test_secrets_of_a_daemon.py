@@ -20,7 +20,7 @@ from tests.planted import Found, command_lines, files, in_url, leaks, planted
 from tests.taskscaler import services
 from tests.taskscaler.services import Service, command
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 SECRETS: Mapping[str, str] = {
     **planted("argument", "variable", "password", "ready", "reset", "user", "path", "header", "job", "answer"),

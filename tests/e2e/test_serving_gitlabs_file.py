@@ -8,7 +8,7 @@ import pytest
 
 from tests.taskscaler.services import command, serving
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 SECRET = "glrt-nobody-may-see-this"
 

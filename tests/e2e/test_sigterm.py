@@ -62,7 +62,7 @@ async def main():
 anyio.run(main)
 """
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 @pytest.mark.usefixtures("with_trio")

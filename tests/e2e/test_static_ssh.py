@@ -21,7 +21,7 @@ COMMAND = (str(Path(sys.executable).with_name("taskscaler")), "run")
 LOCAL = """plugin = "local"            # another plugin and its settings here, and the same jobs run in a cloud"""
 BOOT = """boot_time = "500ms"         # a cloud would take a minute"""
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ import pytest
 from taskscaler import sync
 from tests.taskscaler.services import COMMAND, command, first_line, printing, serving, write
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 JOBS = """
 [[jobs]]

@@ -49,7 +49,7 @@ exit 5
 '''
 """
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 def run(directory: Path, host: Host, text: str) -> subprocess.CompletedProcess[str]:

@@ -62,7 +62,8 @@ async def test_a_clock_that_is_set_changes_nothing(tmp_path: Path) -> None:
             assert [each.is_running for each in await connection.list_detached()] == [True]
             await connection.kill("a")
             output = Collector("output")
-            assert (await connection.attach("a", output=output)).signal == "SIGTERM"
+            ended = (await connection.attach("a", output=output)).signal
+            assert ended in ("SIGTERM", "SIGKILL"), "by the latter, if the machine was busy for two seconds"
             assert output.data
             await connection.forget("a")
 

@@ -18,7 +18,7 @@ FLEET = """
 [autoscaler]
 plugin = "local"
 update_interval_when_expecting = "20ms"
-plugin_config = {{ directory = "{here}/fleet" }}
+plugin_config = {{ directory = "{here}/fleet", orphan_ttl = "3m" }}
 max_instances = {most}
 [autoscaler.state_storage]
 dir = "{here}/state"
@@ -26,6 +26,8 @@ dir = "{here}/state"
 idle_count = {idle}
 idle_time = "1h"
 """
+
+"""Its instances have time until a daemon that was killed has a successor, which takes a busy machine half a minute."""
 
 COMMAND = (sys.executable, "-c", "from taskscaler.cli import main; main()")
 """What starts the command as a process."""
@@ -101,7 +103,7 @@ def printing(*arguments: str) -> Iterator[Callable[[], tuple[str, str, int]]]:
             line = process.stdout.readline()  # of what comes after it, a buffer would keep some from `communicate`
 
             def wait() -> tuple[str, str, int]:
-                said, wrong = process.communicate(timeout=60)
+                said, wrong = process.communicate(timeout=200)
                 return (line + said).decode(), wrong.decode(), process.returncode
 
             yield wait

@@ -24,7 +24,7 @@ from tests.taskscaler_gitlab.sidecars import Desk, script, serving
 pytestmark = [
     pytest.mark.anyio,
     pytest.mark.slow,
-    pytest.mark.timeout(180),
+    pytest.mark.timeout(600),
     # httpx leaves its own generators open when an answer is not read to its end, and trio tells of them
     pytest.mark.filterwarnings("ignore:.*async_generator object .*Stream:pytest.PytestUnraisableExceptionWarning"),
     pytest.mark.filterwarnings("ignore:Async generator 'httpx:ResourceWarning"),
