@@ -238,7 +238,7 @@ ANSWERS = {
         text(201, gzip.compress(a_job(), mtime=0), Content_Encoding="gzip")
     ),
     "request: gzip bomb": asked(
-        text(201, gzip.compress(bytes(100 << 20), mtime=0), Content_Encoding="gzip", Content_Type="application/json")
+        text(201, gzip.compress(bytes(100 << 20), 1, mtime=0), Content_Encoding="gzip", Content_Type="application/json")
     ),
     "request: 401": asked(text(401, '{"message": "401 Unauthorized"}')),
     "request: 403 with a page": asked(text(403, "<html>", Content_Type="text/html")),
