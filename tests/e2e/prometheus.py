@@ -36,7 +36,7 @@ def program(name: str) -> str:
 class Prometheus:
     """One that runs."""
 
-    url: str
+    http: httpx.Client
     targets: Path
 
     def scrape(self, metrics: str) -> None:
@@ -56,7 +56,7 @@ class Prometheus:
         return self._ask("query_range", query=expression, start=f"{since:.3f}", end=f"{until:.3f}", step="0.1")
 
     def _ask(self, what: str, **parameters: str) -> Sequence[Mapping[str, Any]]:
-        answer = httpx.post(f"{self.url}/api/v1/{what}", data=parameters, trust_env=False).json()
+        answer = self.http.post(f"/api/v1/{what}", data=parameters).json()
         assert answer["status"] == "success", (parameters, answer)
         result: Sequence[Mapping[str, Any]] = answer["data"]["result"]
         return result
@@ -78,7 +78,8 @@ def prometheus(directory: Path, alerts: Sequence[Alert]) -> Iterator[Prometheus]
     ]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         try:
-            yield Prometheus(_address(process), targets)
+            with httpx.Client(base_url=_address(process), trust_env=False, timeout=30) as http:
+                yield Prometheus(http, targets)
         finally:
             process.kill()
 
