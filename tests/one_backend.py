@@ -22,9 +22,11 @@ from tests.in_part import LATER, is_in_part
 
 IN_TURN = (
     "examples/puddle/tests/",
+    "tests/conformance/test_azure.py",
     "tests/conformance/test_connectors.py",
     "tests/conformance/test_docker.py",
     "tests/conformance/test_exec.py",
+    "tests/conformance/test_gcp.py",
     "tests/conformance/test_local.py",
     "tests/executor_docker/",
     "tests/fleeting/",
