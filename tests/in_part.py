@@ -34,8 +34,10 @@ STORIES_OF_SIDECARS = "tests/taskscaler_gitlab/test_sidecars_crash_points.py::te
 LATER = (
     "tests/conformance/test_tutorial.py::test_who_does_what_the_page_says_arrives",
     "tests/distributions/test_wheels.py",
+    "tests/e2e/test_custom_executor.py::test_what_has_outlived_its_script_over_ssh_ends",
     "tests/e2e/test_gitlab_runner.py::test_the_pipeline_ends_as_expected_in_containers",
     "tests/e2e/test_gitlab_runner.py::test_the_pipeline_ends_as_expected_over_ssh",
+    "tests/e2e/test_kept_leases.py::test_a_command_over_ssh_ends_before_its_slot_is_somebody_elses",
     "tests/taskscaler_gitlab/test_dependencies.py::test_a_zip_of_70000_files_is_taken",
     f"{STORIES_OF_SIDECARS}[that is cancelled]",
     f"{STORIES_OF_SIDECARS}[that is placed again]",
