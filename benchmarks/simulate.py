@@ -7,6 +7,7 @@ smaller run of the same kind is printed before it: the time that each function t
 
 import argparse
 import cProfile
+import gc
 import json
 import pstats
 import resource
@@ -17,6 +18,7 @@ from time import perf_counter, process_time
 
 from _figures import report
 
+from fleeting.cli._commandline import YOUNG
 from taskscaler import Policy
 from taskscaler.config import PoolTable
 from taskscaler.simulation import Exponential, Fleet, Jobs, Outcome, Synthetic, simulate
@@ -64,6 +66,7 @@ def profile(kind: str, number: int) -> None:
 
 def measure(kind: str, number: int) -> None:
     """Run it in this process, and print seconds and MiB."""
+    gc.set_threshold(YOUNG)  # as every command does
     jobs = some_jobs(number)
     took, cpu = perf_counter(), process_time()
     outcome = simulate(FLEETS[kind], jobs)
