@@ -18,11 +18,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fleeting.errors import WrongArguments
+from fleeting.plugins import place_to_listen
 from fleeting.testing import FakeCloud
 from taskscaler import remote, sync
 from taskscaler._errors import DaemonRefused, SocketRefused
 from taskscaler._socket import find_socket
-from taskscaler._url import TOKEN_FILE, DaemonUrl, place_to_listen
+from taskscaler._url import TOKEN_FILE, DaemonUrl
 from taskscaler.cli._ask import ask
 from taskscaler.serve._server import LONGEST_HEAD
 from taskscaler.serve._tcp import Entrance, Listen, is_named

@@ -224,6 +224,11 @@ def test_docker_settings_are_those_of_the_executor(tmp_path: Path) -> None:
         (SIDECARS + "token = 't'", "runners[0].taskscaler.sidecar.token: this is the service's own"),
         (URL_ALONE + "advertise_url = 'http://x'", "runners[0].taskscaler.listen: expected the address and port"),
         (URL_ALONE + "listen = '[::]:8930'", "runners[0].taskscaler.advertise_url: expected the address at which"),
+        (URL_ALONE + "listen = '::1:8930'", 'such as "0.0.0.0:8930" or "[::]:8930", found "::1:8930"'),
+        (
+            URL_ALONE + "listen = ':8930'",
+            "runners[0].taskscaler.listen: expected an address of this machine and a port",
+        ),
         (URL_ALONE + "listen = '8930'", "runners[0].taskscaler.listen: expected an address of this machine and a port"),
         (URL_ALONE + "advertise_url = 'x'", "runners[0].taskscaler.advertise_url: expected an address such as"),
         (LEAST + "[runners.cache]\nType = 'floppy'", "runners[0].cache.Type: expected"),

@@ -40,13 +40,14 @@ def test_a_wildcard_covers_its_family_at_its_port(one: Place, other: Place) -> N
         ("127.0.0.1:8930", [Place("127.0.0.1", 8930)]),
         ("[::1]:8930", [Place("::1", 8930)]),
         ("[0:0::1]:8930", [Place("::1", 8930)]),
-        ("::1:8930", [Place("::1", 8930)]),
         ("[::]:8930", [Place("::", 8930)]),
     ],
 )
-def test_an_address_is_read_with_and_without_brackets(listen: str, found: list[Place]) -> None:
-    """As the settings have it; the port is what follows the last colon."""
+def test_an_address_of_ipv6_has_brackets(listen: str, found: list[Place]) -> None:
+    """As everywhere; without, nobody could say where the port begins."""
     assert places_of(listen) == found
+    with pytest.raises(TaskscalerError, match=r"'::1:8930' is not HOST:PORT, such as .* or \[::1\]:8443"):
+        places_of("::1:8930")
 
 
 def test_who_calls_at_a_link_local_address_is_let_in_whatever_its_interface() -> None:

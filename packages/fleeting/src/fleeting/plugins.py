@@ -7,6 +7,7 @@ from fleeting._batches import accepted, ask_in_batches
 from fleeting._directories import hide_tree, is_absolute, make_private, open_private, state_home, write_whole
 from fleeting._durations import format_duration, span
 from fleeting._offload import Offload, undone_on_failure
+from fleeting._place_to_listen import place_to_listen
 from fleeting._plugins import load_connector
 from fleeting._private_directory import PrivateDirectory
 from fleeting._protocols import GivesNotice, HasHosts, MarksOwner, Suspends, Withdraws
@@ -41,6 +42,7 @@ __all__ = [
     "make_private",
     "one_line",
     "open_private",
+    "place_to_listen",
     "span",
     "state_home",
     "structure",

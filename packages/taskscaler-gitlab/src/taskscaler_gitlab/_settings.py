@@ -10,7 +10,7 @@ from attrs import Attribute, field, frozen
 from attrs.validators import ge, gt
 
 from fleeting import Duration
-from fleeting.plugins import is_absolute
+from fleeting.plugins import is_absolute, place_to_listen
 
 EXECUTORS: Mapping[str, str] = {"docker": "docker", "docker-autoscaler": "docker", "instance": "instance"}
 """What GitLab Runner calls an executor, and what it is called here."""
@@ -32,9 +32,15 @@ def _is_socket(_: object, __: "Attribute[str]", value: str) -> None:
 
 
 def _is_for_metrics(_: object, __: "Attribute[str]", value: str) -> None:
-    found = re.fullmatch(r"(?:\[[0-9A-Fa-f:.]+\]|[^\[\]:/@\s]*):([0-9]{1,5})", value)
-    if value and (found is None or int(found[1]) > 0xFFFF):  # noqa: PLR2004  (TCP's)
+    if value and _place(value) is None:
         raise ValueError('HOST:PORT, such as "127.0.0.1:9252"')
+
+
+def _place(value: str) -> tuple[str, int] | None:
+    try:
+        return place_to_listen(value)
+    except ValueError:
+        return None
 
 
 def _no_nul(_: object, __: "Attribute[str]", value: str) -> None:
@@ -181,12 +187,8 @@ def _is_address(_: object, __: "Attribute[str]", value: str) -> None:
 
 
 def _is_place(_: object, __: "Attribute[str]", value: str) -> None:
-    host, _colon, port = value.rpartition(":")
-    if value and not (host and port.isascii() and port.isdigit() and 0 < int(port) <= _LAST_PORT):
-        raise ValueError('an address of this machine and a port, such as "0.0.0.0:8930"')
-
-
-_LAST_PORT = 65535
+    if value and not all(_place(value) or ("", 0)):
+        raise ValueError('an address of this machine and a port, such as "0.0.0.0:8930" or "[::]:8930"')
 
 
 @frozen(kw_only=True)

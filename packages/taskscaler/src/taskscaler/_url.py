@@ -107,18 +107,6 @@ def is_url(given: str) -> bool:
     return given.lower().startswith(("http://", "https://"))
 
 
-def place_to_listen(given: str) -> tuple[str, int]:
-    """Read ``HOST:PORT``; an empty host means all addresses, port 0 one that is free.
-
-    Raises:
-        ValueError: It is none.
-    """
-    found = re.fullmatch(r"(?:\[([0-9A-Fa-f:.]+(?:%\w+)?)\]|([^\[\]:/@\s]*)):([0-9]{1,5})", given)
-    if found is None or int(found[3]) > 0xFFFF:  # noqa: PLR2004  (TCP's)
-        raise ValueError(f"{given!r} is not HOST:PORT, such as 127.0.0.1:8443 or [::1]:8443")
-    return found[1] or found[2] or "", int(found[3])
-
-
 def _is_own(host: str) -> bool:
     try:
         return ip_address(host).is_loopback

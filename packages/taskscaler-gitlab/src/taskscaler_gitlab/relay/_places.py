@@ -8,6 +8,8 @@ from ipaddress import ip_address
 
 from attrs import frozen
 
+from fleeting.plugins import place_to_listen
+from taskscaler import TaskscalerError
 from taskscaler.serve import addresses_of
 
 OPTION = "`listen`"
@@ -34,19 +36,16 @@ class Place:
         return self.port == other.port and mine.version == others.version and mine.is_unspecified
 
 
-def host_and_port(listen: str) -> tuple[str, int]:
-    """Take an ``address:port`` apart, which may have brackets around the address."""
-    host, _, port = listen.rpartition(":")
-    return host.removeprefix("[").removesuffix("]"), int(port)
-
-
 def places_of(listen: str) -> Sequence[Place]:
     """All places that an ``address:port`` stands for, at least one, without repeats; blocks if it is a name.
 
     Raises:
-        SocketRefused: It stands for none.
+        TaskscalerError: It stands for none.
     """
-    host, port = host_and_port(listen)
+    try:
+        host, port = place_to_listen(listen)
+    except ValueError as error:  # noted down by an earlier release, which took an address of IPv6 without brackets
+        raise TaskscalerError(str(error)) from error
     return [Place(address, port) for address in addresses_of(host, port, OPTION)]
 
 

@@ -267,7 +267,7 @@ def _seconds(_: click.Context, __: click.Parameter, given: str | None) -> float 
 def _place(_: click.Context, __: click.Parameter, given: str | None) -> tuple[str, int] | None:
     if given is None:
         return None
-    from taskscaler._url import place_to_listen
+    from fleeting.plugins import place_to_listen
 
     try:
         return place_to_listen(given)

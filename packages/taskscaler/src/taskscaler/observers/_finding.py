@@ -5,8 +5,8 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from fleeting.errors import WrongArguments
+from fleeting.plugins import place_to_listen
 from taskscaler._observe import ScalerObserver
-from taskscaler._url import place_to_listen
 from taskscaler.observers._hooks import load_observer
 
 if TYPE_CHECKING:  # it imports the client library, which need not be there

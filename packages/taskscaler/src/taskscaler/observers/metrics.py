@@ -14,9 +14,9 @@ from typing import Final, Self
 
 from attrs import Attribute, evolve, field, frozen
 
+from fleeting.plugins import place_to_listen
 from taskscaler._meter import BUCKETS, Figures, Meter, check_bounds
 from taskscaler._observe import ScalerEvent
-from taskscaler._url import place_to_listen
 from taskscaler.observers._catalogue import ALL, GITLABS, OURS
 from taskscaler.observers._hooks import ObserverPlugin, hookimpl
 
