@@ -625,7 +625,8 @@ class RunnerService:
                 self.say(f"warning: the job {work.job.id} cannot continue: {work.problem}")
             if work.record.outcome is None or work.problem:
                 await self._scaler.unreserve(work.record.key)
-            await self._remember(work)
+            with anyio.move_on_after(REPORTING, shield=True):  # GitLab has its end, which is to be known here, too
+                await self._remember(work)
             await self._tidy()
         self._note_change()
 
