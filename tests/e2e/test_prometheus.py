@@ -170,6 +170,7 @@ class Play:
             self.runner.answered("POST jobs/request", 201, 0.1)
             self.runner.job_taken(5.0)
             self.runner.job_ended("script_failure", 60.0)
+            self.runner.stages_ended({"step_script": 50.0})
             await anyio.sleep(0.3)  # a rate is taken between two scrapes
         await self.scaler.reserve("reserved", timeout=60)
         await self.scaler.unreserve("reserved")

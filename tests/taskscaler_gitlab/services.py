@@ -1,6 +1,6 @@
 """A runner on a fleet in memory, with a GitLab in memory: jobs run as the test says."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -80,6 +80,9 @@ class Scripted:
     usage: Usage = field(default=Usage())
     """What each job has used."""
 
+    stages: Mapping[str, float] = field(factory=dict)
+    """Seconds that the stages of each took."""
+
     async def run(self, job: Job, lease: Lease, reporting: Reporting, **more: Any) -> Outcome:  # noqa: ANN401
         """See `Runs.run`."""
         directory: Path = more["directory"]
@@ -105,6 +108,10 @@ class Scripted:
     def usage_of(self, directory: Path) -> Usage:
         """See `Runs.usage_of`."""
         return self.usage
+
+    def stages_of(self, directory: Path) -> Mapping[str, float]:
+        """See `Runs.stages_of`."""
+        return self.stages
 
 
 @define

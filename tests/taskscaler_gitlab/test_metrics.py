@@ -31,6 +31,9 @@ pytestmark = [
 STANDING = Standing(jobs={}, requests=0, most_requests=1, wanted_requests=1.0, concurrent=1, limit=0)
 """A runner that does nothing."""
 
+STAGED = ("get_sources", "step_script", "other")
+"""Of the jobs here."""
+
 
 @pytest.fixture
 def gitlab(tmp_path: Path) -> FakeGitLab:
@@ -56,7 +59,7 @@ async def fail(_: Job, __: Lease, ___: Reporting) -> Outcome:
 async def test_what_a_runner_does_is_shown(gitlab: FakeGitLab, tmp_path: Path) -> None:
     """Jobs where they stand, how they ended and how long they took and waited, and what GitLab answered."""
     metrics, held, runs = Metrics(), Held(), Scripted()
-    runs.script = held
+    runs.script, runs.stages = held, {"get_sources": 2.0, "step_script": 40.0, "step_made up": 1.0}
     number = gitlab.enqueue(a_job())
     async with serving(tmp_path, gitlab, runs=runs, metrics=metrics) as bench:
         labels = {
@@ -80,6 +83,10 @@ async def test_what_a_runner_does_is_shown(gitlab: FakeGitLab, tmp_path: Path) -
     assert after["gitlab_runner_jobs_total"] == 2
     assert after["gitlab_runner_job_duration_seconds_count"] == 2
     assert after["gitlab_runner_job_queue_duration_seconds_count"] == 2
+    stages = {stage: after[f'gitlab_runner_job_stage_duration_seconds_sum{{stage="{stage}"}}'] for stage in STAGED}
+    assert stages == {"get_sources": 4, "step_script": 80, "other": 2}
+    assert after['gitlab_runner_job_stage_duration_seconds_bucket{le="3.0",stage="get_sources"}'] == 2
+    assert after['gitlab_runner_job_stage_duration_seconds_bucket{le="30.0",stage="step_script"}'] == 0
     assert after['gitlab_runner_failed_jobs_total{failure_reason="other"}'] == 1
     statuses = 'gitlab_runner_api_request_statuses_total{endpoint="request_job",method="post",status="201"}'
     assert after[statuses] == 2
@@ -180,6 +187,9 @@ async def test_listen_address_is_checked(tmp_path: Path) -> None:
     text = FILE.format(url="https://gitlab.example.com", token="t", concurrent=1, more="", kind="instance")
     path.write_text(f'listen_address = ":9252"\n{text}')
     assert read_config(path).top.listen_address == ":9252"
-    path.write_text(f'listen_address = "9252"\n{text}')
-    with pytest.raises(ConfigError, match="listen_address"):
-        read_config(path)
+    path.write_text(f'listen_address = "[::1]:9252"\n{text}')
+    assert read_config(path).top.listen_address == "[::1]:9252"
+    for wrong in ("9252", "::1:9252", "[::1]:99999"):
+        path.write_text(f'listen_address = "{wrong}"\n{text}')
+        with pytest.raises(ConfigError, match="listen_address"):
+            read_config(path)

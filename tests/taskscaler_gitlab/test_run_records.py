@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from fleeting import Usage
 from gitlab_jobs import Outcome
-from taskscaler_gitlab.runner import RecordUnreadable, has_begun, kept_log, usage_of
+from taskscaler_gitlab.runner import RecordUnreadable, has_begun, kept_log, stages_of, usage_of
 from taskscaler_gitlab.runner._record import DIRECTORY, LegRecord, Record
 from taskscaler_gitlab.runner._stages import Ended
 
@@ -24,6 +24,8 @@ def written(directory: Path) -> Path:
     record.legs = [LegRecord(kind="all", name="a-7-0", began=2.5, is_over=True, why="lost")]
     record.ended, record.begun, record.sent = {3: Ended(7, is_stopped=True)}, {0, 3}, {0: "413"}
     record.usage = Usage(cpu_time=1.25, peak_memory=4096)
+    record.add_time("get_sources", 1.5)
+    record.add_time("get_sources", 2)
     record.outcome = Outcome(is_success=False, failure_reason="script_failure", exit_code=7)
     record.save()
     return directory / DIRECTORY / "record.json"
@@ -38,6 +40,7 @@ def test_a_record_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert record.ended == {3: Ended(7, is_stopped=True)}
     assert (kept_log(tmp_path), has_begun(tmp_path)) == (70, True)
     assert usage_of(tmp_path) == Usage(cpu_time=1.25, peak_memory=4096)
+    assert stages_of(tmp_path) == {"get_sources": 3.5}
 
 
 def test_a_job_that_has_not_begun_has_nothing(tmp_path: Path) -> None:
@@ -58,9 +61,10 @@ def test_a_record_without_what_the_job_has_used_is_of_an_earlier_release(tmp_pat
     """A job that it began goes on."""
     path = written(tmp_path)
     state = json.loads(path.read_text())
-    del state["usage"]
+    del state["usage"], state["took"]
     path.write_text(json.dumps(state))
     assert usage_of(tmp_path) == Usage()
+    assert stages_of(tmp_path) == {}
 
 
 FIGURES = st.none() | st.integers(0, 2**40)

@@ -18,7 +18,7 @@ from gitlab_jobs import Features, GitInfo, Hook, Job, Secret, Step, Variable
 from gitlab_jobs.client import Reporting
 from taskscaler.executors import Executor, JobOutcome, JobSpec, Leased
 from taskscaler.executors.instance import InstanceExecutor
-from taskscaler_gitlab.runner import _run, usage_of
+from taskscaler_gitlab.runner import _run, stages_of, usage_of
 from taskscaler_gitlab.runner._record import DIRECTORY
 from tests.fleeting.local_agents import POLL
 from tests.taskscaler_gitlab.desks import Desk, Stopped, desk_on, leaving, script
@@ -111,6 +111,9 @@ async def test_what_a_job_has_used_is_known(desk: Desk) -> None:
     assert 2**25 < (usage.peak_memory or 0) < 2**28
     assert 0 < (usage.cpu_time or 0) < 60
     assert usage.disk_written is not None
+    took = stages_of(desk.place(job.job))
+    assert set(took) >= {"prepare_script", "get_sources", "step_script", "cleanup_file_variables"}
+    assert all(0 <= seconds < 3600 for seconds in took.values())
 
 
 async def test_a_script_runs_and_its_log_is_gitlabs(desk: Desk) -> None:

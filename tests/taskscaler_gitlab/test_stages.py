@@ -282,6 +282,26 @@ def test_what_only_looks_like_a_mark_is_passed_on(line: bytes) -> None:
     assert not marks.ended
 
 
+@pytest.mark.parametrize(
+    ("lines", "took"),
+    [
+        (["open 2 at 1000", "begin 2", "end 2 0 ", "close 2 at 1042"], {2: 42}),
+        (["open 2 at 1000", "close 2 at 1001", "open 3 at 1001", "close 3 at 1003"], {2: 1, 3: 2}),
+        (["open 2 at 1000", "close 2 at 990"], {2: 0}),  # somebody has set the clock
+        (["open 2", "close 2"], {}),  # as earlier releases wrote them
+        (["open 2 at 1000", "close 2"], {}),
+        (["open 2 at 1000"], {}),
+        (["open 2 at 1000", "close 3 at 1001"], {}),
+        (["close 2 at 1001"], {}),
+    ],
+)
+def test_how_long_stages_took_is_read_from_marks(lines: list[str], took: dict[int, int]) -> None:
+    """Of those that have begun and ended, where both times are known."""
+    marks = Marks(NONCE, 100)
+    assert marks.feed("".join(f"\x1e{NONCE} {line}\n" for line in lines).encode()) == b""
+    assert marks.took == took
+
+
 def test_a_judgement_needs_every_end() -> None:
     """A stage that has begun and not ended is lost; one that did not begin is none of the matter."""
     steps = (Step(name="script", script=("true",)), Step(name="after_script", script=("true",)))

@@ -27,6 +27,13 @@ REASONS: Final = frozenset({
 })  # fmt: skip
 """Why jobs fail, in GitLab's words; others are counted as ``other``."""
 
+STAGES: Final = frozenset({
+    "prepare_script", "get_sources", "restore_cache", "download_artifacts", "step_script", "step_release",
+    "after_script", "archive_cache", "archive_cache_on_failure", "upload_artifacts_on_success",
+    "upload_artifacts_on_failure", "cleanup_file_variables",
+})  # fmt: skip
+"""Of jobs, by GitLab Runner's names; others, which are steps that a job has named, are counted as ``other``."""
+
 _ENDPOINTS: Final[Mapping[str, str]] = {
     "POST jobs/request": "request_job",
     "POST runners/verify": "verify_runner",
@@ -138,6 +145,7 @@ class RunnerMetrics(Collector):
     failed: Counter[str] = field(init=False)
     _durations: Histogram = field(init=False)
     _queues: Histogram = field(init=False)
+    _stages: Histogram = field(init=False)
     _statuses: Counting = field(init=False)
     _answers: Histogram = field(init=False)
 
@@ -147,6 +155,7 @@ class RunnerMetrics(Collector):
         self.retries = Counter({("request_job", "post"): 0, ("update_job", "put"): 0, ("patch_trace", "patch"): 0})
         self._durations = self._histogram("job_duration", "How long do jobs take?", _DURATIONS)
         self._queues = self._histogram("job_queue_duration", "How long did jobs wait at GitLab?", _QUEUES)
+        self._stages = self._histogram("job_stage_duration", "How long do stages of jobs take?", _QUEUES, ["stage"])
         more = ("endpoint", "status_class", "method")
         self._answers = self._histogram("api_request_duration", "How long does GitLab take to answer?", _ANSWERS, more)
         self._statuses = Counting(
@@ -181,6 +190,12 @@ class RunnerMetrics(Collector):
             self.failed[reason if reason in REASONS else "other"] += 1
         if duration is not None:
             self._durations.labels(**self.labels).observe(max(0.0, duration))
+
+    def stages_ended(self, took: Mapping[str, float]) -> None:
+        """A job's stages are over: the seconds of each, by GitLab's names."""
+        for stage, seconds in took.items():
+            known = stage if stage in STAGES else "other"
+            self._stages.labels(**self.labels, stage=known).observe(max(0.0, seconds))
 
     def answered(self, call: str, status: int, seconds: float) -> None:
         """GitLab has answered a call, such as ``POST jobs/request``."""

@@ -653,6 +653,8 @@ class RunnerService:
         if self._meter is not None:
             ran = None if work.begun_at is None else how.over_at - work.begun_at
             self._meter.job_ended(work.record.failure_reason or "" if how.state != "succeeded" else "", ran)
+            if isinstance(work, Work):
+                self._meter.stages_ended(work.stages)
         directory = JobDirectory(self.directory / "jobs" / name)
         try:
             self._finished[name] = await to_thread.run_sync(keep, directory, how)

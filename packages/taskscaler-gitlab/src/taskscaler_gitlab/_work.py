@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from io import BytesIO, FileIO
 from pathlib import Path
 from typing import Any, Protocol
@@ -20,7 +20,7 @@ from taskscaler import Lease, LeaseLost, NoCapacity, Taskscaler
 from taskscaler.executors import Executor
 from taskscaler_gitlab._record import JobDirectory, Record, Stage
 from taskscaler_gitlab._settings import RunnerSettings
-from taskscaler_gitlab.runner import RecordUnreadable, abandon, has_begun, kept_log, run_job, usage_of
+from taskscaler_gitlab.runner import RecordUnreadable, abandon, has_begun, kept_log, run_job, stages_of, usage_of
 
 FAREWELL = 10.0
 """Seconds that a job which is ended by us has to be ended on its instance."""
@@ -70,6 +70,10 @@ class Runs(Protocol):
         """What it has used."""
         ...
 
+    def stages_of(self, directory: Path) -> Mapping[str, float]:
+        """How many seconds each of its stages took, by GitLab's names."""
+        ...
+
 
 class OwnRuns:
     """As this package runs jobs."""
@@ -79,6 +83,7 @@ class OwnRuns:
     kept_log = staticmethod(kept_log)
     has_begun = staticmethod(has_begun)
     usage_of = staticmethod(usage_of)
+    stages_of = staticmethod(stages_of)
 
 
 @frozen(kw_only=True)
@@ -194,6 +199,9 @@ class Work:
 
     usage: Usage = field(default=Usage(), init=False)
     """What it has used on its instances, as far as that is known, once it has ended."""
+
+    stages: Mapping[str, float] = field(factory=dict, init=False)
+    """Seconds that each of its stages took, by GitLab's names, as far as that is known, once it has ended."""
 
     interrupted: str = field(default="", init=False)
     """Why it is ended by us; empty: it is not."""
@@ -324,7 +332,7 @@ class Work:
 
     async def _ended(self, report: Reporting, outcome: Outcome) -> None:
         """Note down how it ended, and tell GitLab, which is to know it also if it cannot be noted down."""
-        self.usage = await self._looked_up_usage()
+        await self._look_up()
         if self.record.stage is not Stage.ENDED:
             report.end_log()
             record = self.record.ended(outcome, is_canceling=report.canceling.is_set())
@@ -335,12 +343,12 @@ class Work:
                 self.record = record
         await report.finish(outcome)
 
-    async def _looked_up_usage(self) -> Usage:
-        """What it has used; of a job whose files cannot be read, nothing is known."""
-        try:
-            return await to_thread.run_sync(self.shop.runs.usage_of, self.directory.path)
-        except (RecordUnreadable, OSError):
-            return Usage()
+    async def _look_up(self) -> None:
+        """Learn what it has used, and when; of a job whose files cannot be read, nothing is known."""
+        runs, place = self.shop.runs, self.directory.path
+        with suppress(RecordUnreadable, OSError):
+            self.usage = await to_thread.run_sync(runs.usage_of, place)
+            self.stages = await to_thread.run_sync(runs.stages_of, place)
 
     async def _outcome(self, report: Reporting) -> Outcome:
         """Run it; what keeps it from being run is told in its log.

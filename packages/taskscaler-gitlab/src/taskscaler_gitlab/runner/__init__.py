@@ -2,7 +2,7 @@
 
 from taskscaler_gitlab.runner._errors import RecordUnreadable
 from taskscaler_gitlab.runner._features import features
-from taskscaler_gitlab.runner._record import has_begun, kept_log, usage_of
+from taskscaler_gitlab.runner._record import has_begun, kept_log, stages_of, usage_of
 from taskscaler_gitlab.runner._run import abandon, run_job
 
-__all__ = ["RecordUnreadable", "abandon", "features", "has_begun", "kept_log", "run_job", "usage_of"]
+__all__ = ["RecordUnreadable", "abandon", "features", "has_begun", "kept_log", "run_job", "stages_of", "usage_of"]

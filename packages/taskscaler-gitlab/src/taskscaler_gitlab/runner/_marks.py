@@ -6,7 +6,7 @@ from attrs import define, field
 
 from taskscaler_gitlab.runner._stages import Ended
 
-_LINE = re.compile(rb"(begin|end|open|close) ([0-9]{1,6})(?: ([0-9]{1,3}) (yes)?)?")
+_LINE = re.compile(rb"(begin|end|open|close) ([0-9]{1,6})(?: ([0-9]{1,3}) (yes)?| at ([0-9]{1,12}))?")
 _LONGEST = 64
 """Bytes of a line of ours."""
 
@@ -35,12 +35,16 @@ class Marks:
     open: int | None = field(default=None, init=False)
     """The stage whose section is open."""
 
+    took: dict[int, int] = field(factory=dict, init=False)
+    """Seconds between the ends of sections that are closed, by the numbers of their stages; of the instance's clock."""
+
     size: int = field(default=0, init=False)
     """Bytes of output that came in."""
 
     is_line_open: bool = field(default=False, init=False)
     """Whether what was passed on last has no end of line."""
 
+    _opened_at: int | None = field(default=None, init=False)
     _held: bytes = field(default=b"", init=False)
 
     def feed(self, data: bytes) -> bytes:
@@ -86,13 +90,22 @@ class Marks:
         if number >= self._stages:
             return
         if found[1] in (b"open", b"close"):
-            self.open = number if found[1] == b"open" else None
+            self._take_section(number, found)
         elif found[1] == b"begin":
             self.begun = number
             self.all_begun.add(number)
             self.ended.pop(number, None)
         elif found[1] == b"end" and found[3] is not None:
             self.ended[number] = Ended(int(found[3]), is_stopped=found[4] is not None)
+
+    def _take_section(self, number: int, found: re.Match[bytes]) -> None:
+        at = None if found[5] is None else int(found[5])  # earlier releases do not say
+        if found[1] == b"open":
+            self.open, self._opened_at = number, at
+            return
+        if self.open == number and at is not None and self._opened_at is not None:
+            self.took[number] = max(0, at - self._opened_at)
+        self.open = self._opened_at = None
 
 
 def _overlap(data: bytes, mark: bytes) -> int:

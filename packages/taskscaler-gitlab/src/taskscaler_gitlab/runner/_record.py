@@ -107,6 +107,9 @@ class Record:
     usage: Usage = field(default=Usage())
     """What the legs that are over have used, all together."""
 
+    took: dict[str, float] = field(factory=dict)
+    """Seconds that each stage of those that are over took, by GitLab's names."""
+
     outcome: Outcome | None = None
     """How the job ended."""
 
@@ -117,6 +120,10 @@ class Record:
             peak_memory=_together(max, self.usage.peak_memory, usage.peak_memory),
             disk_written=_together(sum, self.usage.disk_written, usage.disk_written),
         )
+
+    def add_time(self, stage: str, seconds: float) -> None:
+        """Note that a stage took so long, or so much longer."""
+        self.took[stage] = self.took.get(stage, 0.0) + max(0.0, seconds)
 
     def save(self) -> None:
         """Write it down; blocks."""
@@ -136,6 +143,7 @@ class Record:
             "has_uploaded": self.has_uploaded,
             "said": self.said,
             "usage": astuple(self.usage),
+            "took": self.took,
             "outcome": _outcome_as_json(self.outcome),
         }
         draft = self.path / f"{_FILE}.draft"
@@ -190,6 +198,11 @@ def usage_of(directory: Path) -> Usage:
     return Record.load(directory).usage
 
 
+def stages_of(directory: Path) -> Mapping[str, float]:
+    """Say how many seconds each stage of a job has taken, by GitLab's names; blocks. Raises as `Record.load`."""
+    return Record.load(directory).took
+
+
 def _together(combine: Callable[[Iterable[N]], N], first: N | None, second: N | None) -> N | None:
     """Combine what is known."""
     known = [each for each in (first, second) if each is not None]
@@ -208,6 +221,7 @@ def _read(path: Path, state: Mapping[str, Any]) -> Record:
         ended={number: Ended(code, is_stopped=is_stopped) for number, code, is_stopped in state["ended"]},
         begun=set(state["begun"]),
         usage=_usage(*state.get("usage", (None, None, None))),  # earlier releases did not know
+        took={str(stage): float(seconds) for stage, seconds in state.get("took", {}).items()},
         outcome=_outcome(state["outcome"]),
         **{name: state[name] for name in plain},
     )

@@ -197,7 +197,7 @@ class _Run:
             if refusal := self._refusal(planned):
                 return await self._log.finish(_failure(_WRONG), refusal)
             try:
-                attempts = planned.environment.options.artifact_download_attempts
+                attempts, began = planned.environment.options.artifact_download_attempts, self.clock.now()
                 with anyio.move_on_after(self._left_at(self.clock.now())) as scope:
                     await unless_over(self.reporting, lambda: self._transfers.fetch(attempts), even_canceling=True)
             except NotFetched as error:
@@ -205,6 +205,8 @@ class _Run:
                 return await self._log.finish(_failure(error.reason, code), str(error))
             if scope.cancelled_caught:
                 return await self._log.finish(*self._overdue())
+            if self.job.dependencies:
+                record.add_time("download_artifacts", self.clock.now() - began)
         try:
             await self._run_legs(planned)
         except ConnectError as error:
@@ -309,6 +311,7 @@ class _Run:
         ended: Mapping[int, Ended] = marks.ended
         if stages[-1].number not in ended and outcome.verdict is not Verdict.TIMED_OUT:
             ended = filled_in(stages, ended, marks.begun, outcome.exit_code)
+        self._note_times(planned.plan, leg, marks)
         record.begun |= marks.all_begun
         record.ended |= ended
         record.log_size = self.reporting.report.trace.size
@@ -319,6 +322,13 @@ class _Run:
             leg.is_lost = not leg.is_timed_out
         await self._note(leg, running.spec, outcome)
         await self._save()
+
+    def _note_times(self, plan: Plan, leg: LegRecord, marks: Marks) -> None:
+        """Note how long stages took; whatever a job says of that, no stage took longer than its leg has."""
+        most = self.clock.now() - leg.began + 1  # whole seconds are rounded
+        for number, seconds in marks.took.items():
+            if (stage := plan.stage(number)) is not None and stage.section:
+                self.record.add_time(stage.section, min(seconds, most))
 
     async def _close_section(self, plan: Plan, leg: LegRecord, marks: Marks) -> None:
         """End the section that was open when a leg was stopped, or lost; at the same time after a restart."""
@@ -429,6 +439,7 @@ class _Run:
         if not wanted:
             return None
         section = f"upload_artifacts_on_{'failure' if has_failed else 'success'}"
+        began = None if record.is_uploading else self.clock.now()
         if not record.is_uploading:
             record.is_uploading = True
             title = f"Uploading artifacts for {'failed' if has_failed else 'successful'} job"
@@ -441,6 +452,8 @@ class _Run:
                 await self._log.say(sent.text)
         if not record.has_uploaded:
             record.has_uploaded = True
+            if began is not None:  # else, a manager before us began
+                record.add_time(section, self.clock.now() - began)
             await self._log.say(_talk.end_of_section(section, self.clock.now(), marks=self._log.sections))
         return next((NotSent(text) for text in record.sent.values() if text), None)
 

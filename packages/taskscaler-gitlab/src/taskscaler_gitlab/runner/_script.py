@@ -5,10 +5,10 @@ stage is a file of its own that a shell of its own runs, in a process group of i
 can be stopped without the others. What becomes of stages is written between the job's output, in lines that nobody
 else can write by accident (`_marks`)::
 
-    \x1e<nonce> open <stage>
+    \x1e<nonce> open <stage> at <seconds since the epoch>
     \x1e<nonce> begin <stage>
     \x1e<nonce> end <stage> <exit code> <yes, if it was stopped for its time>
-    \x1e<nonce> close <stage>
+    \x1e<nonce> close <stage> at <seconds since the epoch>
 
 A section is open between the first and the last of them.
 """
@@ -171,14 +171,16 @@ _t_run() {{
 }}
 _t_open() {{
     [ "$1" != - ] || return
-    _t_mark open "$3"
-    [ ! "$_t_sections" ] || printf 'section_start:%s:%s\r\033[0K' "$(date +%s)" "$1"
+    _t_now=$(date +%s)
+    _t_mark open "$3" at "$_t_now"
+    [ ! "$_t_sections" ] || printf 'section_start:%s:%s\r\033[0K' "$_t_now" "$1"
     printf '\033[0K\033[36;1m%s\033[0;m\n' "$2"
 }}
 _t_close() {{
     [ "$1" != - ] || return
-    [ ! "$_t_sections" ] || printf 'section_end:%s:%s\r\033[0K' "$(date +%s)" "$1"
-    _t_mark close "$2"
+    _t_now=$(date +%s)
+    [ ! "$_t_sections" ] || printf 'section_end:%s:%s\r\033[0K' "$_t_now" "$1"
+    _t_mark close "$2" at "$_t_now"
 }}
 _t_warn() {{ printf '\033[0;33mWARNING: %s\033[0;m\n' "$1"; }}
 _t_before() {{
