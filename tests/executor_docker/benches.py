@@ -1,8 +1,8 @@
 """An instance with a Docker daemon, and everything to run jobs on it."""
 
 import math
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ from attrs import define, evolve, field
 from executor_docker import DockerConfig, DockerExecutor, DockerOptions
 from executor_docker._owner import Owner
 from fleeting_docker_engine import Entry, tar_of
+from taskscaler._tracer import Sampling, Tracer, within
 from taskscaler.executors import JobOutcome, JobSpec
 from tests.fleeting import sshd as ssh
 from tests.fleeting.local_agents import Heard, dialled, opened, started
@@ -21,6 +22,17 @@ from tests.taskscaler.leased import Slot
 
 PATIENCE = 30.0
 """Seconds after which a test gives up."""
+
+
+@contextmanager
+def followed() -> Iterator[list[str]]:
+    """Follow a job as a trace while the body runs it; gives the phases that are over."""
+    phases: list[str] = []
+    trace = Tracer(lambda span: phases.append(span.name), lambda *_: Sampling(is_sampled=True)).begin("job")
+    trace.begin_try(0.0)
+    with within(trace):
+        yield phases
+    trace.end_try(0.0)
 
 
 @define

@@ -10,7 +10,7 @@ import pytest
 from executor_docker import DockerError
 from fleeting_docker_engine import Entry, tar_of
 from taskscaler.executors import Verdict
-from tests.executor_docker.benches import PATIENCE, Bench, bench_on, bench_over_ssh
+from tests.executor_docker.benches import PATIENCE, Bench, bench_on, bench_over_ssh, followed
 from tests.fleeting_docker_engine.daemons import Daemon
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("nothing_left")]
@@ -26,8 +26,13 @@ async def bench(docker: Daemon, tmp_path: Path) -> AsyncIterator[Bench]:
 
 
 async def test_a_script_that_ends_well_has_succeeded_and_what_it_used_is_known(bench: Bench) -> None:
-    """Exit code 0; CPU and memory come from the container's own control group, what was written from the kernel."""
-    outcome = await bench.run("echo hello; i=0; while [ $i -lt 100000 ]; do i=$((i+1)); done")
+    """Exit code 0; CPU and memory come from the container's own control group, what was written from the kernel.
+
+    Its trace has the phases that those of other executors have.
+    """
+    with followed() as phases:
+        outcome = await bench.run("echo hello; i=0; while [ $i -lt 100000 ]; do i=$((i+1)); done")
+    assert phases == ["ready", "collect", "run", "try"]  # what has run is given away last: when it is known how it went
     assert (outcome.verdict, outcome.exit_code, outcome.why, outcome.warnings) == (Verdict.SUCCEEDED, 0, "", ())
     assert bench.said == "hello\n"
     assert outcome.cpu_time is not None

@@ -22,7 +22,7 @@ from fleeting import Unreachable
 from fleeting.connectors import Sink
 from fleeting.plugins import format_duration
 from fleeting_docker_engine import Engine, EngineRefused, EngineUnreachable
-from taskscaler.executors import JobOutcome, JobSpec, Leased
+from taskscaler.executors import JobOutcome, JobSpec, Leased, enter_phase
 
 HASTY_CLEANUP = 20.0
 """Seconds for which the clean-up after a cancelled job may hold up the cancellation."""
@@ -50,6 +50,7 @@ class DockerExecutor:
         await to_thread.run_sync(self._owner.claim)
         with self._owner.at_work(job.name, lease.instance, lease.slot) as unit:
             async with self._engine_on(lease) as engine:
+                enter_phase("ready")
                 with reported(lease.instance, "an earlier job's leftovers cannot be removed"):
                     await clear(engine, self._owner.is_leftover)
                 return await self._run(Work(self._config, engine, admitted, job, unit, lease), output, artifacts)
@@ -59,6 +60,7 @@ class DockerExecutor:
         admitted = admit(self._config, _wishes(job.options))
         unit = await self._held(job, lease, name)
         async with self._engine_on(lease) as engine:
+            enter_phase("ready")
             with reported(lease.instance, "an earlier job's leftovers cannot be removed"):
                 await clear(engine, lambda found: self._owner.is_leftover(found) or self._owner.is_over(found, unit))
             await Kept(Work(self._config, engine, admitted, job, unit, lease)).start()

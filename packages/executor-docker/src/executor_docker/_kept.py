@@ -22,7 +22,7 @@ from fleeting.connectors import Sink
 from fleeting.errors import CommandLost, NameUnknown
 from fleeting.plugins import format_duration
 from fleeting_docker_engine import STDOUT, ContainerState, EngineRefused, EngineUnreachable, Listed, LogReader, quoted
-from taskscaler.executors import JobOutcome
+from taskscaler.executors import JobOutcome, enter_phase
 
 CREATED = "created"
 """The daemon's word for a container that was not started."""
@@ -72,6 +72,7 @@ class Kept:
             raise NameUnknown(work.unit.id)
         work.container = started[0].id
         printed = Printed(offset)
+        enter_phase("run")
         outcome = await self._follow_in_time(elapsed, printed, output)
         return await work.bring_back(outcome, artifacts, Caches(work.admitted.options.caches, frozenset()))
 

@@ -7,7 +7,7 @@ from executor_docker._script import LARGEST, read_report
 from executor_docker._work import Work
 from fleeting.connectors import Sink
 from fleeting_docker_engine import STDOUT, Demultiplexer
-from taskscaler.executors import JobOutcome
+from taskscaler.executors import JobOutcome, enter_phase
 
 
 async def run_in_time(work: Work, output: Sink) -> JobOutcome:
@@ -23,6 +23,7 @@ async def _run(work: Work, output: Sink) -> JobOutcome:
     with reported(work.instance, "the job's container cannot be run"):
         async with work.engine.attached(work.container) as outputs:
             await work.start()
+            enter_phase("run")
             while data := await outputs.receive_raw():  # until all that could print has ended
                 printed = bytearray()  # in one go: a frame may have no more than a byte
                 for source, chunk in frames.feed(data):

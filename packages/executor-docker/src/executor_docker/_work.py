@@ -37,7 +37,7 @@ from fleeting_docker_engine import (
     quoted,
     tar_of,
 )
-from taskscaler.executors import JobOutcome, JobSpec, Leased, Verdict
+from taskscaler.executors import JobOutcome, JobSpec, Leased, Verdict, enter_phase
 from taskscaler.executors.artifacts import without_artifacts
 
 
@@ -205,6 +205,7 @@ class Work:
 
     async def bring_back(self, outcome: JobOutcome, artifacts: Path, caches: _caches.Caches) -> JobOutcome:
         """Take what the job was to leave, and add what went wrong without changing the verdict."""
+        enter_phase("collect")
         with reported(self.instance, "the artifacts cannot be fetched"):
             outcome = await self._collect(outcome, artifacts)
         with reported(self.instance, "the caches cannot be kept"):
