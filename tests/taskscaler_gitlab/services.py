@@ -17,6 +17,7 @@ from taskscaler import Lease, Pool, Taskscaler
 from taskscaler.executors import Executor
 from taskscaler.executors.instance import InstanceConfig, InstanceExecutor
 from taskscaler.observers.metrics import Metrics
+from taskscaler.observers.traces import Traces
 from taskscaler_gitlab import RunnerSettings, read_config
 from taskscaler_gitlab._service import RunnerService
 from taskscaler_gitlab._view import JobView
@@ -171,6 +172,7 @@ async def serving(
     client: GitLabClient | None = None,
     clock: Clock | None = None,
     metrics: Metrics | None = None,
+    traces: Traces | None = None,
     **pool: Any,  # noqa: ANN401  (a pool's settings)
 ) -> AsyncIterator[Bench]:
     """Run a runner while the body runs; then it leaves its jobs, or is as good as killed."""
@@ -196,7 +198,7 @@ async def serving(
         journal=journal,
         delete_instances_on_shutdown=False,
         keep_instance_with_acquisitions=True,
-        observers=[] if metrics is None else [metrics],
+        observers=[each for each in (metrics, traces) if each is not None],
     )
     async with scaler, anyio.create_task_group() as tasks:
         await service.take_up(scaler, clock or LoopClock())

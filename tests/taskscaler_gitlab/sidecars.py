@@ -15,6 +15,7 @@ from gitlab_jobs.client import GitLabClient
 from gitlab_jobs.testing import URL, FakeGitLab, Stored
 from taskscaler import Pool, Taskscaler
 from taskscaler.executors.instance import InstanceConfig, InstanceExecutor
+from taskscaler.observers.traces import Traces
 from taskscaler_gitlab import read_config
 from taskscaler_gitlab._service import RunnerService
 from taskscaler_gitlab._view import JobView
@@ -105,6 +106,7 @@ async def serving(
     sidecar: str = "",
     more: str = "",
     run_with: str = "sidecar",
+    traces: Traces | None = None,
     **pool: Any,  # noqa: ANN401  (a pool's settings)
 ) -> AsyncIterator[Desk]:
     """Run a runner while the body runs; then it leaves its jobs, or is as good as killed, and instances stay."""
@@ -134,6 +136,7 @@ async def serving(
         journal=journal,
         delete_instances_on_shutdown=not (is_killed or is_left),
         keep_instance_with_acquisitions=True,
+        observers=[] if traces is None else [traces],
     )
     async with scaler, anyio.create_task_group() as tasks:
         await service.take_up(scaler, LoopClock())

@@ -37,6 +37,7 @@ from taskscaler_gitlab._noted_settings import NotedSettings
 from taskscaler_gitlab._record import KEYS, JobDirectory, Left, Record, Stage, found, hold, read_left
 from taskscaler_gitlab._settings import RunnerSettings
 from taskscaler_gitlab._system_id import has_no_strays, may_have_strays, system_id
+from taskscaler_gitlab._traces import Follows
 from taskscaler_gitlab._view import JobView
 from taskscaler_gitlab._work import FAREWELL, OwnRuns, Runs, Shop, Work, end_there, let_go, replaced
 from taskscaler_gitlab.relay import Relays, RelayWork
@@ -115,6 +116,7 @@ class RunnerService:
     runs: Runs = field(factory=OwnRuns)
     """How jobs run in their slots."""
 
+    _follows: Follows = field(factory=Follows, init=False)
     _meter: RunnerMetrics | None = field(default=None, init=False)
     _scaler: Taskscaler = field(init=False)
     _clock: Clock = field(init=False)
@@ -352,6 +354,7 @@ class RunnerService:
             info=info,
             outlives=self.is_kept and isinstance(self.executor, Reattaches),
             is_draining=lambda: self._draining,
+            follows=self._follows,
         )
 
     def drain(self, *, for_good: bool = False) -> None:

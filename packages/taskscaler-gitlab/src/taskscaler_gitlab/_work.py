@@ -18,8 +18,11 @@ from gitlab_jobs import End, Job, Outcome, Phase, Report, Trace
 from gitlab_jobs.client import GitLabClient, Reporting, reporting
 from taskscaler import Lease, LeaseLost, NoCapacity, Taskscaler
 from taskscaler.executors import Executor
+from taskscaler.tracing import SpanContext
+from taskscaler.tracing import Trace as JobTrace
 from taskscaler_gitlab._record import JobDirectory, Record, Stage
 from taskscaler_gitlab._settings import RunnerSettings
+from taskscaler_gitlab._traces import Follows, followed_try
 from taskscaler_gitlab.runner import RecordUnreadable, abandon, has_begun, kept_log, run_job, stages_of, usage_of
 
 FAREWELL = 10.0
@@ -105,6 +108,9 @@ class Shop:
     is_draining: Callable[[], bool]
     """Whether no slots are handed out any more, because the daemon is ending."""
 
+    follows: Follows = field(factory=Follows)
+    """How jobs are followed as traces."""
+
     @property
     def two_phase(self) -> bool:
         """Whether GitLab may keep a job for us until it can run."""
@@ -153,9 +159,13 @@ async def end_there(runs: Runs, executor: Executor, lease: Lease, *, directory: 
 class _HandedBack(Exception):
     """Nothing of the job has run, and nothing will: the daemon ends for good."""
 
+    kind = "handed_back"
+
 
 class _NotOurs(Exception):
     """GitLab wants no more of the job, or gave it to somebody else."""
+
+    kind = "revoked"
 
 
 class _Failed(Exception):
@@ -206,6 +216,9 @@ class Work:
     interrupted: str = field(default="", init=False)
     """Why it is ended by us; empty: it is not."""
 
+    trace: JobTrace | None = field(default=None, init=False)
+    """See `Followed`."""
+
     over: anyio.Event = field(factory=anyio.Event, init=False)
     """Set once it is over, left to the next daemon, or stuck."""
 
@@ -223,6 +236,31 @@ class Work:
         return f"{self.record.prefix}-{self.record.tries}"
 
     @property
+    def name(self) -> str:
+        """See `Followed.name`."""
+        return self.directory.path.name
+
+    @property
+    def context(self) -> SpanContext | None:
+        """See `Followed.context`: the job is there as GitLab described it."""
+        return None
+
+    @property
+    def clock(self) -> Clock:
+        """See `Followed.clock`."""
+        return self.shop.clock
+
+    @property
+    def scaler(self) -> Taskscaler:
+        """See `Followed.scaler`."""
+        return self.shop.scaler
+
+    @property
+    def outlives(self) -> bool:
+        """See `Followed.outlives`."""
+        return self.shop.outlives
+
+    @property
     def log(self) -> Path | None:
         """Its log here; None: it is not kept any more."""
         return self.directory.trace if self.directory.path.exists() else None
@@ -237,6 +275,10 @@ class Work:
 
     async def see_through(self) -> None:
         """See it to its end, or as far as this process goes; whatever goes wrong is its own."""
+        with self.shop.follows.job(self):
+            await self._seen_through()
+
+    async def _seen_through(self) -> None:
         try:
             await self._see_through()
         except Exception as error:
@@ -414,15 +456,17 @@ class Work:
             _Failed: Why it cannot be run, or what became of it is unknown.
         """
         while True:
-            lease = await self._unless_unwanted(report, self._slot)
-            if lease is None:
-                return _CANCELED
-            try:
-                return await self._on(lease, report)
-            except (LeaseLost, Unreachable, CommandLost, NameUnknown) as error:
-                await self._place_again(lease, error)
-            except ConnectError as error:
-                raise _Failed(f"it cannot be run on {lease.instance}: {one_line(str(error))}") from error
+            with followed_try(self) as tried:
+                lease = await self._unless_unwanted(report, self._slot)
+                if lease is None:
+                    return tried.ended(_CANCELED)
+                try:
+                    return tried.ended(await self._on(lease, report))
+                except (LeaseLost, Unreachable, CommandLost, NameUnknown) as error:
+                    tried.error = "lost"
+                    await self._place_again(lease, error)
+                except ConnectError as error:
+                    raise _Failed(f"it cannot be run on {lease.instance}: {one_line(str(error))}") from error
 
     async def _unless_unwanted(self, report: Reporting, get: Callable[[], Awaitable[Lease]]) -> Lease | None:
         """Wait for a slot; None if GitLab wants the job to end before there is one.

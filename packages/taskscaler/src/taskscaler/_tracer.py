@@ -10,6 +10,7 @@ import re
 from collections import deque
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
+from hashlib import sha256
 from random import Random
 from typing import Final, NamedTuple, Protocol, runtime_checkable
 
@@ -44,8 +45,11 @@ _NONE: Final[Attributes] = {}
 
 
 def harmless(text: str) -> str:
-    """Make a text that others have a hand in fit to be shown: one line, not too long, no password in an address."""
-    return one_line(_USERINFO.sub("", text), LONGEST)
+    """Make a text that others have a hand in fit to be shown: one line, not too long, no password in an address.
+
+    Nor halves of surrogate pairs, which JSON can have, and what is sent cannot.
+    """
+    return one_line(_USERINFO.sub("", text).encode(errors="replace").decode(), LONGEST)
 
 
 def kind(reason: str) -> str:
@@ -325,6 +329,36 @@ class Trace:
             self._tracer.forget(self)
         self.has_ended, self.is_followed = True, False
 
+    def leave(self, at: float) -> None:
+        """Somebody else goes on with it, who begins it again with the same seed: its span is theirs to give away."""
+        if not self.has_ended:
+            self.end_try(at, "", {"taskscaler.left": True})
+            self._tracer.forget(self)
+        self.has_ended, self.is_followed = True, False
+
+    def add(self, name: str, since: float, at: float, attributes: Attributes = _NONE, error: str = "") -> None:
+        """Something that is over, within what is under way."""
+        if self.is_followed:
+            self._child(name, since, at, attributes, error)
+
+    def add_first(self, name: str, at: float) -> None:
+        """What it was at before anything else, until then."""
+        if self.is_followed:
+            at = min(max(at, self._began), self._latest)
+            self._tracer.emit(
+                Span(name, self._tracer.child(self.context), self.context, self._began, at, _NONE, (), "")
+            )
+
+    def add_to_run(self, name: str, since: float, at: float, attributes: Attributes = _NONE, error: str = "") -> None:
+        """The same of what has run, also if it is learned of only when that is over."""
+        ran = None if self._try is None or self._try.phase == "run" else self._try.ran
+        if not self.is_followed or ran is None:
+            self.add(name, since, at, attributes, error)
+            return
+        at = min(max(at, ran.began), ran.ended)
+        since = min(max(since, ran.began), at)
+        self._tracer.emit(Span(name, self._tracer.child(ran.context), ran.context, since, at, attributes, (), error))
+
     # --- inside ------------------------------------------------------------------------------------------
 
     def _at(self, at: float) -> float:
@@ -401,6 +435,12 @@ def enter_phase(phase: str) -> None:
         trace.enter(phase, trace._tracer.now())  # noqa: SLF001  (this module's own)
 
 
+def _ids(seed: str) -> tuple[int, int]:
+    """The ids of a trace and of its first span, neither of them 0."""
+    made = sha256(seed.encode()).digest()
+    return int.from_bytes(made[:16]) or 1, int.from_bytes(made[16:24]) or 1
+
+
 class Tracer:
     """Begins traces, and gives away spans that have ended."""
 
@@ -451,15 +491,26 @@ class Tracer:
         *,
         parent: SpanContext | None = None,
         links: tuple[SpanContext, ...] = (),
+        seed: str = "",
     ) -> Trace:
-        """Begin a trace, or what we have of that which its parent is in; by default now."""
-        trace_id = (self._bits(128) or 1) if parent is None else parent.trace_id
+        """Begin a trace, or what we have of that which its parent is in; by default now.
+
+        Args:
+            name: Of its span.
+            at: When, in seconds since the epoch.
+            attributes: What is known of it.
+            parent: What it is a part of.
+            links: What it has to do with.
+            seed: What its ids are made of, for whoever goes on with it in another process; names it among all.
+        """
+        trace_id, span_id = _ids(seed) if seed else (self._bits(128) or 1, self._bits(64) or 1)
+        trace_id = trace_id if parent is None else parent.trace_id
         sampling = self.sample(trace_id, parent, name)
         is_sampled = sampling.is_sampled
         if is_sampled and len(self._open) >= self._most_open:
             self.left_out += 1
             is_sampled = False
-        context = SpanContext(trace_id, self._bits(64) or 1, is_sampled, sampling.state)
+        context = SpanContext(trace_id, span_id, is_sampled, sampling.state)
         if not is_sampled:
             return Trace(self, name, context, 0.0)
         known = {**attributes, **sampling.attributes} if sampling.attributes else attributes

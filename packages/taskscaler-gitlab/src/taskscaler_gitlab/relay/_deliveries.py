@@ -14,6 +14,7 @@ from attrs import asdict, frozen
 
 from fleeting.plugins import make_private, one_line, structure, write_whole
 from gitlab_jobs import Job
+from taskscaler_gitlab._names_of_traces import context_of
 from taskscaler_gitlab._record import JobDirectory
 from taskscaler_gitlab.relay._relay import Record, hashed
 
@@ -21,10 +22,13 @@ MAX_RECORD = 1 << 20
 """Bytes of a record that we have written ourselves; it names every job that one depends on."""
 
 _FILE = "delivery.json"
+_SINCE = ("traceparent", "tracestate")
+"""What earlier releases do not know: where there is none, they read what this one has written."""
 
 
 def record_of(job: Job, *, key: str, prefix: str, now: float, keeps_token: bool) -> Record:
     """What is noted down of a job that GitLab has just handed out."""
+    part_of = context_of(job)
     return Record(
         job=job.id,
         name=one_line(job.job_info.name),
@@ -35,13 +39,17 @@ def record_of(job: Job, *, key: str, prefix: str, now: float, keeps_token: bool)
         token_hash=hashed(job.token),
         token=job.token if keeps_token else "",
         dependencies={str(each.id): hashed(each.token) for each in job.dependencies},
+        traceparent="" if part_of is None else part_of.traceparent,
+        tracestate="" if part_of is None else part_of.state,
     )
 
 
 def encoded(record: Record) -> bytes:
     """Write it as JSON."""
     how = record.how and record.how.value
-    return json.dumps(asdict(record) | {"standing": record.standing.value, "how": how}).encode()
+    known = asdict(record) | {"standing": record.standing.value, "how": how}
+    unsaid = {name for name in _SINCE if not known[name]}
+    return json.dumps({name: value for name, value in known.items() if name not in unsaid}).encode()
 
 
 def decoded(data: bytes) -> Record:

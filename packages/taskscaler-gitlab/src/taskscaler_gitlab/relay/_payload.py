@@ -9,10 +9,11 @@ from gitlab_jobs import Job, encode_job
 
 _SPACE = re.compile(r"[ \t\n\r]*")
 _VARIABLES = "variables"
+_NONE: Mapping[str, str] = {}
 _decoder = json.JSONDecoder()
 
 
-def for_sidecar(job: Job, *, instance: str, slot: int, ca_chain: str) -> bytes:
+def for_sidecar(job: Job, *, instance: str, slot: int, ca_chain: str, trace_env: Mapping[str, str] = _NONE) -> bytes:
     """A job as its sidecar gets it.
 
     Nothing of it is written anew: who reads it may know keys, numbers or an order that mean nothing here.
@@ -20,7 +21,8 @@ def for_sidecar(job: Job, *, instance: str, slot: int, ca_chain: str) -> bytes:
     A sidecar takes the certificates of whom it talks to for GitLab's own. Here that is us, so those of GitLab are
     named, where they are not everybody's; what the job itself says of them counts, since it comes later.
     """
-    ours = [_said("TASKSCALER_INSTANCE", instance), _said("TASKSCALER_SLOT", str(slot))]
+    named = {"TASKSCALER_INSTANCE": instance, "TASKSCALER_SLOT": str(slot), **trace_env}
+    ours = [_said(name, value) for name, value in named.items()]
     if ca_chain:
         ours.append(_said("CI_SERVER_TLS_CA_FILE", ca_chain, file=True))
     raw = job.as_sent or encode_job(job)

@@ -175,6 +175,12 @@ class Record:
     is_success: bool | None = None
     """How it ended, if that is known."""
 
+    traceparent: str = ""
+    """What the job says that it is a part of; empty: nothing."""
+
+    tracestate: str = ""
+    """The same, as W3C has it."""
+
     failure_reason: str | None = None
     """Why it failed, in GitLab's words."""
 

@@ -10,12 +10,15 @@ import anyio
 from anyio import to_thread
 from attrs import define, evolve, field
 
-from fleeting import ConnectError, Connection, FleetingError, Unreachable, Unsupported
+from fleeting import Clock, ConnectError, Connection, FleetingError, Unreachable, Unsupported, Usage
 from fleeting.errors import CommandLost, NameUnknown
 from fleeting.plugins import one_line
 from gitlab_jobs import Answer, End, Job, Outcome
 from gitlab_jobs.client import Reporting, reporting
-from taskscaler import Lease, LeaseLost, NoCapacity
+from taskscaler import Lease, LeaseLost, NoCapacity, Taskscaler
+from taskscaler.tracing import SpanContext, Trace, read_context
+from taskscaler_gitlab._names_of_traces import brings_context
+from taskscaler_gitlab._traces import followed_try
 from taskscaler_gitlab._work import Shop
 from taskscaler_gitlab.relay import _sidecar, _upstream
 from taskscaler_gitlab.relay._deliveries import DeliveryDirectory
@@ -107,6 +110,9 @@ class RelayWork:
     calls: int = field(default=0, init=False)
     """How many calls on its sidecar's path are being answered."""
 
+    trace: Trace | None = field(default=None, init=False)
+    """See `Followed`."""
+
     _report: Reporting | None = field(default=None, init=False)
     """While we speak to GitLab ourselves."""
 
@@ -153,6 +159,36 @@ class RelayWork:
         return self.relay.record
 
     @property
+    def name(self) -> str:
+        """See `Followed.name`."""
+        return self.directory.path.name
+
+    @property
+    def context(self) -> SpanContext | None:
+        """See `Followed.context`."""
+        return read_context(self.record.traceparent, self.record.tracestate)
+
+    @property
+    def clock(self) -> Clock:
+        """See `Followed.clock`."""
+        return self.shop.clock
+
+    @property
+    def scaler(self) -> Taskscaler:
+        """See `Followed.scaler`."""
+        return self.shop.scaler
+
+    @property
+    def outlives(self) -> bool:
+        """See `Followed.outlives`."""
+        return self.shop.outlives
+
+    @property
+    def usage(self) -> Usage:
+        """What a sidecar's job has used, gitlab-runner knows."""
+        return Usage()
+
+    @property
     def report(self) -> None:
         """None: its log goes by, and nobody here counts it."""
 
@@ -179,6 +215,10 @@ class RelayWork:
 
     async def see_through(self) -> None:
         """See it to its end, or as far as this process goes; whatever goes wrong is its own."""
+        with self.shop.follows.job(self):
+            await self._seen_through()
+
+    async def _seen_through(self) -> None:
         try:
             await self._see_through()
         except Exception as error:  # whatever it is, it ends nothing else
@@ -219,8 +259,12 @@ class RelayWork:
         if Action.OFFER not in actions or lease is None:
             return None
         await self.desk.learn(said)
-        chain = self.shop.settings.ca_chain
-        return for_sidecar(self.job, instance=lease.instance, slot=lease.slot, ca_chain=chain)
+        settings = self.shop.settings
+        brings = self.trace is None or brings_context(self.job.variables, settings.variables)
+        trace_env = {} if brings or self.trace is None else self.trace.env
+        return for_sidecar(
+            self.job, instance=lease.instance, slot=lease.slot, ca_chain=settings.ca_chain, trace_env=trace_env
+        )
 
     @contextmanager
     def answering(self) -> Iterator[None]:
@@ -295,10 +339,18 @@ class RelayWork:
             if step.record is not None:
                 with anyio.CancelScope(shield=True):
                     await to_thread.run_sync(self.directory.note, step.record)
-            before, self.relay = self.relay.record.delivery, step.relay
+            before, standing, self.relay = self.relay.record.delivery, self.relay.record.standing, step.relay
+            self._enter(standing, step.relay.record.standing)
         if before and before != self.relay.record.delivery:  # it is placed again: who still calls there finds nobody
             self.desk.strike(before)
         return step.actions
+
+    def _enter(self, before: Standing, standing: Standing) -> None:
+        """Have the trace know what the sidecar is at."""
+        is_over = standing is Standing.OVER and before is Standing.AT_WORK
+        phase = "collect" if is_over else _PHASES.get(standing)
+        if self.trace is not None and phase is not None and standing is not before:
+            self.trace.enter(phase, self.clock.now())
 
     def _heed(self, actions: tuple[Action, ...]) -> None:
         """Do what needs no waiting."""
@@ -337,18 +389,29 @@ class RelayWork:
     async def _place(self) -> None:
         """Place it, until it is over."""
         while self.relay.record.standing is Standing.TAKEN:
-            lease = await self._slot_unless_unwanted()
-            if lease is None:
-                continue
-            self.lease, self.instance, self._queue_place = lease, lease.instance, lease.place
-            self.begun_at = self.shop.clock.now()
-            if Action.RELEASE in await self._tell(Relay.got_slot):
-                lease.release()
-                return
-            await self._in_slot(lease)
+            with followed_try(self) as tried:
+                await self._place_once()
+                tried.outcome = self.record.outcome
+                tried.error = "lost" if self.record.how is None else ""
+
+    async def _place_once(self) -> None:
+        lease = await self._slot_unless_unwanted()
+        if lease is None:
+            return
+        self.lease, self.instance, self._queue_place = lease, lease.instance, lease.place
+        self.begun_at = self.shop.clock.now()
+        if Action.RELEASE in await self._tell(Relay.got_slot):
+            lease.release()
+            return
+        await self._in_slot(lease)
 
     async def _resume(self) -> None:
         """Go on with what an earlier process has left."""
+        with followed_try(self) as tried:
+            await self._resume_there()
+            tried.outcome = self.record.outcome
+
+    async def _resume_there(self) -> None:
         record = self.relay.record
         scaler, lease, why = self.shop.scaler, None, "its instance was lost while the runner was away"
         if any(each.key == record.key for each in scaler.detached):
@@ -530,6 +593,7 @@ class RelayWork:
         """Go on with a sidecar that runs, at the port that it knows."""
         record = self.relay.record
         self.desk.enter(record.delivery, self)
+        self._enter(Standing.TAKEN, record.standing)
         try:
             async with self.desk.ways.reopen(connection, record.port, record.listen) as way:
                 return await self._attend(connection, lease, place, way)
@@ -740,6 +804,9 @@ def _account(record: Record) -> Iterator[str]:
     if record.why and record.how is not How.UNREPORTED:
         yield record.why
 
+
+_PHASES = {Standing.STARTING: "ready", Standing.AT_WORK: "run"}
+"""What a job is at, as traces call it."""
 
 _STILL_AT_GITLAB = "its sidecar is gone, and GitLab has not answered yet to the last that it has said"
 _ENDED_MEANWHILE = "its sidecar ended while the runner was away"

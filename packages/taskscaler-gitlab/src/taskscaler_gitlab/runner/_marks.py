@@ -1,6 +1,7 @@
 """Takes our own lines out of a job's output: pure."""
 
 import re
+from collections import deque
 
 from attrs import define, field
 
@@ -9,6 +10,9 @@ from taskscaler_gitlab.runner._stages import Ended
 _LINE = re.compile(rb"(begin|end|open|close) ([0-9]{1,6})(?: ([0-9]{1,3}) (yes)?| at ([0-9]{1,12}))?")
 _LONGEST = 64
 """Bytes of a line of ours."""
+
+_MOST_HEARD = 1000
+"""What is kept for whoever asks: a job can write marks of its own, as many as it likes."""
 
 
 @define
@@ -37,6 +41,9 @@ class Marks:
 
     took: dict[int, int] = field(factory=dict, init=False)
     """Seconds between the ends of sections that are closed, by the numbers of their stages; of the instance's clock."""
+
+    heard: deque[tuple[int, Ended | None]] = field(factory=lambda: deque(maxlen=_MOST_HEARD), init=False)
+    """Stages that have begun (None), or ended, in that order, until whoever follows them has taken them out."""
 
     size: int = field(default=0, init=False)
     """Bytes of output that came in."""
@@ -95,8 +102,10 @@ class Marks:
             self.begun = number
             self.all_begun.add(number)
             self.ended.pop(number, None)
+            self.heard.append((number, None))
         elif found[1] == b"end" and found[3] is not None:
             self.ended[number] = Ended(int(found[3]), is_stopped=found[4] is not None)
+            self.heard.append((number, self.ended[number]))
 
     def _take_section(self, number: int, found: re.Match[bytes]) -> None:
         at = None if found[5] is None else int(found[5])  # earlier releases do not say

@@ -6,7 +6,8 @@ last point that the record has, in the same words.
 """
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -20,6 +21,7 @@ from gitlab_jobs import Job, Outcome
 from gitlab_jobs.client import GitLabClient, Reporting
 from taskscaler import LeaseLost
 from taskscaler.executors import Executor, ForeseesRefusal, JobOutcome, JobSpec, Leased, Reattaches, Verdict
+from taskscaler.tracing import Trace, current
 from taskscaler_gitlab._manager_caches import Loans
 from taskscaler_gitlab._settings import RunnerSettings
 from taskscaler_gitlab.runner import _talk
@@ -33,6 +35,7 @@ from taskscaler_gitlab.runner._marks import Marks
 from taskscaler_gitlab.runner._plan import Leg, Plan, next_leg, plan_of, stages_of, status_before
 from taskscaler_gitlab.runner._record import LegRecord, Record
 from taskscaler_gitlab.runner._script import OUT, Before, write_script
+from taskscaler_gitlab.runner._stage_spans import StageSpans
 from taskscaler_gitlab.runner._stages import Cause, Ended, filled_in, judge
 from taskscaler_gitlab.runner._stages import Verdict as JobVerdict
 from taskscaler_gitlab.runner._surroundings import Surroundings, container_of, look_around, owner_of, surroundings_of
@@ -153,7 +156,12 @@ class _Run:
     _loans: Loans = field(factory=Loans, init=False)
     """The manager's caches that a leg takes along."""
 
+    _trace: Trace | None = field(default=None, init=False)
+    """What the job is in, if it is followed."""
+
     def __attrs_post_init__(self) -> None:
+        trace = current()
+        self._trace = trace if isinstance(trace, Trace) else None
         self._transfers = Transfers(job=self.job, client=self.client, clock=self.clock, place=self.record.path)
         self._log = JobLog(reporting=self.reporting, record=self.record, sections=self.job.features.trace_sections)
 
@@ -198,7 +206,10 @@ class _Run:
                 return await self._log.finish(_failure(_WRONG), refusal)
             try:
                 attempts, began = planned.environment.options.artifact_download_attempts, self.clock.now()
-                with anyio.move_on_after(self._left_at(self.clock.now())) as scope:
+                with (
+                    anyio.move_on_after(self._left_at(self.clock.now())) as scope,
+                    self._part("fetch_artifacts" if self.job.dependencies else ""),
+                ):
                     await unless_over(self.reporting, lambda: self._transfers.fetch(attempts), even_canceling=True)
             except NotFetched as error:
                 code = 1 if error.reason == _SCRIPT else None  # that of the script which GitLab Runner has for this
@@ -230,7 +241,8 @@ class _Run:
             home=self.record.home,
             architecture=self.record.architecture,
         )
-        environment = await to_thread.run_sync(environment_of, job, settings, around.place)
+        trace_env = {} if self._trace is None else self._trace.env
+        environment = await to_thread.run_sync(environment_of, job, settings, around.place, trace_env)
         self._log.hide(environment.phrases)
         return await to_thread.run_sync(self._planned, around, environment)
 
@@ -285,12 +297,15 @@ class _Run:
         brought = self._brought(leg)
         await to_thread.run_sync(self._transfers.remove, brought)
         stages = stages_of(planned.plan, Leg(leg.kind), record.begun, record.ended)
+        # Of a leg that an earlier process began, its output comes once more, and nobody knows when that was printed.
+        spans = StageSpans(self._trace if is_new else None, {each.number: each.section for each in stages}, self.clock)
         running = Running(
             executor=self.executor,
             lease=self.lease,
             spec=await to_thread.run_sync(self._spec, planned, leg),
             name=leg.name,
             marks=marks,
+            spans=spans,
             reporting=self.reporting,
             brought=brought,
             may_stop=lambda: Leg(leg.kind).is_stoppable and not planned.plan.is_late(marks.begun),
@@ -305,6 +320,7 @@ class _Run:
                 is_stopping = record.is_canceled and Leg(leg.kind).is_stoppable
                 outcome = await running.follow(lambda: STOPPED if is_stopping else self.clock.now() - leg.began)
         finally:
+            spans.end()
             self._loans.give_back()
         self.reporting.log(marks.end())
         await self._close_section(planned.plan, leg, marks)
@@ -445,8 +461,10 @@ class _Run:
             title = f"Uploading artifacts for {'failed' if has_failed else 'successful'} job"
             await self._log.say(_talk.section(section, title, self.clock.now(), marks=self._log.sections))
         out = self._brought(leg) / OUT
-        for each in wanted:
-            if each.number not in record.sent:
+        with self._part(section):
+            for each in wanted:
+                if each.number in record.sent:
+                    continue
                 sent = await unless_over(self.reporting, partial(self._transfers.send, each, out, leg.why, compression))
                 record.sent[each.number] = self._log.masked(sent.problem)
                 await self._log.say(sent.text)
@@ -456,6 +474,17 @@ class _Run:
                 record.add_time(section, self.clock.now() - began)
             await self._log.say(_talk.end_of_section(section, self.clock.now(), marks=self._log.sections))
         return next((NotSent(text) for text in record.sent.values() if text), None)
+
+    @contextmanager
+    def _part(self, name: str) -> Iterator[None]:
+        """Follow what the body does here for the job; without a name, it is nothing."""
+        trace, since, error = self._trace, self.clock.now(), "failed"
+        try:
+            yield
+            error = ""
+        finally:
+            if trace is not None and name:
+                trace.add(name, since, self.clock.now(), error=error)
 
     @property
     def _caches_here(self) -> Path | None:

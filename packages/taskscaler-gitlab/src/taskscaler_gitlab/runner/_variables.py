@@ -22,6 +22,7 @@ from urllib.parse import unquote, urlsplit
 from attrs import field, frozen
 
 from gitlab_jobs import Image, Job, Masker, Variable, shorten
+from taskscaler_gitlab._names_of_traces import brings_context
 from taskscaler_gitlab._settings import RunnerSettings
 from taskscaler_gitlab.runner._errors import JobInvalid
 from taskscaler_gitlab.runner._expansion import Budget
@@ -202,31 +203,39 @@ else
 fi"""
 
 
-def environment_of(job: Job, settings: RunnerSettings, place: Place) -> JobEnvironment:
+_NONE: Mapping[str, str] = {}
+
+
+def environment_of(
+    job: Job, settings: RunnerSettings, place: Place, trace_env: Mapping[str, str] = _NONE
+) -> JobEnvironment:
     """Put together what a job's shell has.
 
     Args:
         job: The job, as GitLab sent it.
         settings: The runner's configuration.
         place: Where it runs.
+        trace_env: With which its own spans join its trace, unless it, or the configuration, has variables for that.
 
     Raises:
         JobInvalid: The job cannot run like this; the message is fit for its log.
     """
     try:
-        return _environment_of(job, settings, place)
+        return _environment_of(job, settings, place, trace_env)
     except JobInvalid as error:
         masker = Masker(_phrases(job, [cleaned(each) for each in job.variables]))
         message = masker.feed(str(error).encode(errors="replace")) + masker.end()
         raise JobInvalid(message.decode(errors="replace"), reason=error.reason) from None
 
 
-def _environment_of(job: Job, settings: RunnerSettings, place: Place) -> JobEnvironment:
+def _environment_of(job: Job, settings: RunnerSettings, place: Place, trace_env: Mapping[str, str]) -> JobEnvironment:
     sent = [cleaned(each) for each in job.variables]
+    joins = [] if brings_context(sent, settings.variables) else [said(*each) for each in trace_env.items()]
     nowhere = Variables(before=_before(job, settings, place, ""), sent=sent, after=_after(place, ""))
     first = _read(job, settings, nowhere)
     project = _project_dir(job, settings, place, first)
-    variables = Variables(before=_before(job, settings, place, project), sent=sent, after=_after(place, project))
+    before = [*joins, *_before(job, settings, place, project)]
+    variables = Variables(before=before, sent=sent, after=_after(place, project))
     read = _read(job, settings, variables)
     exports = _exports(variables, variables.names)
     files = {variables.get(name): variables.content(name) for name in exports if variables.is_file(name)}
