@@ -199,6 +199,8 @@ HAPPENINGS = st.one_of(
     st.tuples(st.just("acquired"), TIMES, TIMES, TIMES),
     st.tuples(st.just("waited"), TIMES, TIMES),
     st.tuples(st.just("dialled"), TIMES, TIMES, st.sampled_from(["", "unreachable"])),
+    st.tuples(st.sampled_from(["add", "add_to_run"]), st.just("stage"), TIMES, TIMES),
+    st.tuples(st.just("add_first"), st.just("queue"), TIMES),
     st.tuples(st.just("enter"), st.sampled_from(["ready", "run", "collect"]), TIMES),
     st.tuples(st.just("end_try"), TIMES, st.sampled_from(["", "failed"]), st.booleans()),
     st.tuples(st.just("end"), TIMES),

@@ -296,12 +296,22 @@ async def test_a_receiver_that_is_slow_fills_a_bounded_queue(
 # --- what the environment and the settings say -------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("caller", "expected"), [(None, 0), (CALLER, 1), (CALLER._replace(is_sampled=False), 0)])
+@pytest.mark.parametrize(
+    ("sampler", "caller", "expected"),
+    [
+        ("parentbased_traceidratio", None, 0),
+        ("parentbased_traceidratio", CALLER, 1),
+        ("parentbased_traceidratio", CALLER._replace(is_sampled=False), 0),
+        ("parentbased_always_off", None, 0),
+        ("parentbased_always_off", CALLER, 1),
+        ("always_off", CALLER, 0),
+    ],
+)
 async def test_who_asks_decides_whether_a_job_is_sampled(
-    caller: SpanContext | None, expected: int, monkeypatch: pytest.MonkeyPatch
+    sampler: str, caller: SpanContext | None, expected: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A sampler that is based on the parent is: what runs is told likewise, and nothing is sent of what is not."""
-    monkeypatch.setenv("OTEL_TRACES_SAMPLER", "parentbased_traceidratio")
+    monkeypatch.setenv("OTEL_TRACES_SAMPLER", sampler)
     monkeypatch.setenv("OTEL_TRACES_SAMPLER_ARG", "0")
     for name, value in ({} if caller is None else caller.env).items():
         monkeypatch.setenv(name, value)

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from gitlab_jobs import Job, Variable, decode_job
 from taskscaler_gitlab.relay._payload import for_sidecar
 
-OURS = ["TASKSCALER_INSTANCE", "TASKSCALER_SLOT", "CI_SERVER_TLS_CA_FILE"]
+TRACE = {"TRACEPARENT": "00-1", "TRACESTATE": "a=1"}
+OURS = ["TASKSCALER_INSTANCE", "TASKSCALER_SLOT", *TRACE, "CI_SERVER_TLS_CA_FILE"]
 
 NUMBERS = st.sampled_from(
     ["0", "-0", "1.0", "1.10", "1e5", "1E+05", "0.1000000000000000055511151231257827", "9007199254740993", "1" * 300]
@@ -48,7 +49,8 @@ def test_a_sidecar_gets_what_gitlab_has_written(members: list[tuple[str, str]], 
     """Without what is added it is the same to the byte, and that is added before the variables that count."""
     sent = f"{space}{{{','.join(f'{space}{key}{space}:{space}{value}{space}' for key, value in members)}}}{space}"
     raw = sent.encode("utf-8", "surrogatepass")
-    got = for_sidecar(decode_job(raw), instance="i-1", slot=3, ca_chain="pem").decode("utf-8", "surrogatepass")
+    job = decode_job(raw)
+    got = for_sidecar(job, instance="i-1", slot=3, ca_chain="pem", trace_env=TRACE).decode("utf-8", "surrogatepass")
     added = json.loads(got)["variables"][: len(OURS)]
     assert [each["key"] for each in added] == OURS
     ours = json.dumps(added)[1:-1]

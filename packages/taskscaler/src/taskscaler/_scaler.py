@@ -133,7 +133,7 @@ class Taskscaler:
         metered = [each for each in cast("list[object]", observers) if isinstance(each, Metered)]
         if len(metered) > 1:
             raise ValueError(f"observers: expected one for metrics, found {len(metered)}; a scaler is counted once")
-        self._observers = Observers([each for each in observers if not _is_metered(each)])
+        self._observers = Observers([each for each in observers if not _is_metered(each) and _hears(each)])
         self._meter = metered[0].meter if metered else None
         for each in metered:
             each.attach(self._look)
@@ -152,7 +152,7 @@ class Taskscaler:
                 pool=pool.name,
                 connector=pool.connector_config,
                 dial=pool.dial,
-                on_call=None if self._follower is None else self._follower.called,
+                on_call=None if self._follower is None or not _hears(self._follower) else self._follower.called,
                 upkeep=Upkeep(
                     ready_command=pool.instance_ready_command,
                     ready_hook=pool.ready_hook,
@@ -715,6 +715,11 @@ class Taskscaler:
 
 def _is_metered(observer: object) -> bool:
     return isinstance(observer, Metered)
+
+
+def _hears(observer: object) -> bool:
+    """Whether events are of any use to it."""
+    return getattr(observer, "hears", True) is not False
 
 
 def _is_traced(observer: object) -> bool:

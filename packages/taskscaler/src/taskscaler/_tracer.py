@@ -431,7 +431,7 @@ def current() -> Trace | SpanContext | None:
 def enter_phase(phase: str) -> None:
     """Note what an executor does from now on with the job that this task is at; nothing happens without tracing."""
     trace = _CURRENT.get()
-    if isinstance(trace, Trace) and trace.is_tried:
+    if isinstance(trace, Trace) and trace.is_followed and trace.is_tried:
         trace.enter(phase, trace._tracer.now())  # noqa: SLF001  (this module's own)
 
 

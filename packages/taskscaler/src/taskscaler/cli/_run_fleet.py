@@ -37,7 +37,10 @@ if TYPE_CHECKING:
 MOST_CONNECTIONS = 1_000
 """On which jobs of one batch wait for a daemon's slots; its fleet grows by as many at a time."""
 
-_NOT_FOLLOWED = "--traces follows jobs on a run's own fleet, and this one is a daemon's; give taskscaler serve --traces"
+_NOT_FOLLOWED = (
+    "--traces cannot be used with --daemon: the daemon follows its leases itself, if it was started with"
+    " taskscaler serve --traces; leave --traces out, or use taskscaler submit, and it follows whole jobs"
+)
 _NOT_OURS = "--metrics shows a run's own fleet, and this one is a daemon's; give taskscaler serve --metrics"
 
 LOOK_INTERVAL = 1.0

@@ -49,6 +49,7 @@ try:
     from opentelemetry.sdk.resources import SERVICE_NAME, SERVICE_VERSION, Resource
     from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
     from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
+    from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, DEFAULT_OFF
     from opentelemetry.sdk.util.instrumentation import InstrumentationScope
     from opentelemetry.trace.status import Status, StatusCode
 
@@ -239,6 +240,9 @@ class Traces:
         self._make_exporter = make_exporter or self._choose_exporter()
         self._provider = TracerProvider(resource=self._resource(), shutdown_on_exit=False)
         self._sampler: SdkSampler = self._provider.sampler
+        self._follows_alone = self._sampler not in (ALWAYS_OFF, DEFAULT_OFF)
+        """Whether anything may be followed that is a part of nothing, such as each decision: asking takes its time."""
+
         self._scope = InstrumentationScope("taskscaler", version("taskscaler"))
         self._inherited = context_in(os.environ)
         self.tracer = Tracer(self._emit, self._sample)
@@ -259,6 +263,11 @@ class Traces:
         return "<Traces>"
 
     @property
+    def hears(self) -> bool:
+        """Whether events and calls are of any use to it; if not, nobody need note them."""
+        return self._follows_alone
+
+    @property
     def lost(self) -> int:
         """Spans that were lost so far, because nobody took them in time."""
         return self._health.lost
@@ -272,7 +281,7 @@ class Traces:
 
     def __call__(self, event: ScalerEvent) -> None:
         """Hear of a decision; jobs, leases and calls are noted where they happen."""
-        if isinstance(event, DecisionEvent):
+        if self._follows_alone and isinstance(event, DecisionEvent):
             note_decision(self.tracer, event.at, event.decision)
 
     def called(self, call: CloudCall) -> None:
@@ -288,6 +297,8 @@ class Traces:
 
     def _sample(self, trace_id: int, parent: SpanContext | None, name: str) -> Sampling:
         """Ask the sampler that the environment names."""
+        if parent is None and not self._follows_alone:
+            return _NOT_SAMPLED
         context = _NO_PARENT
         if parent is not None:
             context = api.set_span_in_context(api.NonRecordingSpan(_context(parent, is_remote=True)))
