@@ -145,12 +145,13 @@ def test_a_bad_day() -> None:
     assert 0 < outcome.held_back["default: backoff"] < outcome.ended - outcome.began
 
 
-def test_announced_preemptions() -> None:
+def test_announced_preemptions(monkeypatch: pytest.MonkeyPatch) -> None:
     """A job that would be done in time stays; where it is not announced, it is lost."""
     jobs = Jobs.of([(BEGINS, 100.0)])
     sudden = PoolEnvironment(preemptions=Preemptions(after=Constant(90.0)))
     announced = PoolEnvironment(preemptions=Preemptions(after=Constant(90.0), notice=80.0))
-    with pytest.raises(SimulationStuck):  # none lasts that long
+    monkeypatch.setattr("taskscaler.simulation._engine.PATIENCE", 7200.0)
+    with pytest.raises(SimulationStuck, match="no job has ended for 2h1m"):  # none lasts that long
         simulate(FLEET, jobs, environment=Environment(default=announced))
     assert simulate(FLEET, Jobs.of([(BEGINS, 20.0)]), environment=Environment(default=announced)).interrupted == 0
     once = Environment(default=evolve(sudden, preemptions=Preemptions(after=Uniform(60.0, 150.0))))
