@@ -1,5 +1,6 @@
 """What all tests share: both backends, and a guard that keeps them on this machine."""
 
+import atexit
 import fcntl
 import gc
 import ipaddress
@@ -137,6 +138,7 @@ def _is_roomy_memory(place: str) -> bool:
 
 
 gc.set_threshold(YOUNG, *gc.get_threshold()[1:])  # now: of what tests are collected into, all stays
+atexit.register(gc.freeze)  # at its end, Python would look through all of it several times
 os.environ.setdefault("SSL_CERT_FILE", str(AUTHORITY))
 if "TMPDIR" not in os.environ and _is_roomy_memory(MEMORY):
     os.environ["TMPDIR"] = tempfile.tempdir = MEMORY

@@ -57,6 +57,16 @@ def test_only_a_process_of_its_own_is_set_up_for_a_command(monkeypatch: pytest.M
         gc.set_threshold(*before)
 
 
+def test_a_command_does_not_look_through_what_ends_with_it() -> None:
+    """Python would, several times, which took a quarter of a short command."""
+    first = "import atexit, gc, sys; atexit.register(lambda: print('spared', gc.get_freeze_count()))"
+    command = f"{first}; sys.argv[1:] = ['--version']; from fleeting.cli import main; main()"
+    done = subprocess.run([sys.executable, "-c", command], check=True, capture_output=True, text=True, timeout=PATIENCE)
+    word, spared = done.stdout.splitlines()[-1].split()
+    assert word == "spared"
+    assert int(spared) > 10_000
+
+
 def test_on_a_terminal_a_long_line_is_broken_between_words() -> None:
     """No word in two parts, what follows is indented; elsewhere a line is a line, to be searched for."""
     ours, theirs = os.openpty()
