@@ -64,6 +64,7 @@ async def test_what_a_job_has_used_is_told_once_it_is_over(gitlab: FakeGitLab, t
         await bench.until(lambda: not bench.service.running)
         told = [bench.service.jobs[0]]
     async with serving(tmp_path, gitlab) as bench:
+        await bench.until(lambda: bool(bench.service.jobs))
         told += bench.service.jobs
         for view in told:
             assert {**view.record(), **asdict(used)} == view.record()
