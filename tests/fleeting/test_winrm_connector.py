@@ -341,7 +341,7 @@ async def test_a_host_that_falls_silent_is_found_out(tmp_path: Path, monkeypatch
                     reasons.append(await connection.wait_closed())
 
                 tasks.start_soon(wait)
-                with pytest.raises(Unreachable, match="does not answer"), anyio.fail_after(15):
+                with pytest.raises(Unreachable, match="does not answer"), anyio.fail_after(60):
                     await connection.run("sleep 1000")
             with pytest.raises(Unreachable, match="is closed: the host was silent for 2s"):
                 await connection.run("true")
@@ -376,7 +376,7 @@ async def test_cancelling_does_not_wait_for_a_host_that_stalls(
     with winrm_host(tmp_path) as host:
         async with connected(host) as connection:
             await host.control({"verb": verb, "kind": "stall"})
-            with anyio.fail_after(8), anyio.move_on_after(0.5) as scope:
+            with anyio.fail_after(60), anyio.move_on_after(0.5) as scope:
                 await connection.run("sleep 1000", env={"A": "B"})
             assert scope.cancelled_caught
 

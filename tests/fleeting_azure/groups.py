@@ -14,7 +14,7 @@ from tests.fleeting_azure.arm_cloud import Cloud, Mode
 from tests.fleeting_azure.arm_server import group_of, running
 from tests.fleeting_azure.harness import HurriedClock
 
-PATIENCE = 20.0
+PATIENCE = 60.0
 """Seconds after which a test gives up."""
 
 

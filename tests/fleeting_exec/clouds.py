@@ -12,7 +12,7 @@ from attrs import frozen
 from fleeting import LoopClock, Settings
 from fleeting_exec import ExecConfig, ExecGroup
 
-PATIENCE = 20.0
+PATIENCE = 60.0
 """Seconds after which a test gives up."""
 
 PROCESSES = """\

@@ -192,7 +192,7 @@ async def test_jobs_over_a_real_server(gitlab: FakeGitLab, tmp_path: Path) -> No
             with anyio.move_on_after(0.5):  # long enough to arrive; where it does not, nothing is left to hang up
                 asked = await client.ask(gitlab.runner_token, ticket=str(gitlab.server.version))
                 pytest.fail(f"there was nothing to answer: {asked}")
-            with anyio.fail_after(20):
+            with anyio.fail_after(60):
                 while gitlab.held:
                     await checkpoint()
             numbers = [gitlab.enqueue(Job(id=0, token="")) for _ in range(20)]

@@ -180,7 +180,7 @@ async def test_a_job_that_an_independent_gitlab_cancels() -> None:
                 await anyio.sleep(0.05)
             await gitlab.do("cancel", id=number)
             report.log(b"two\n")
-            with anyio.fail_after(20):
+            with anyio.fail_after(60):
                 await report.over.wait()
             assert await report.finish(Outcome(is_success=True)) is End.REVOKED
         assert (await gitlab.do("state", id=number))["log_bytes"] == 4

@@ -60,7 +60,7 @@ from taskscaler.executors import JobOutcome, JobSpec, Leased, Verdict
 INTERNAL, EXTERNAL = "10.0.0.5", "203.0.113.7"
 """Addresses of every instance."""
 
-PATIENCE = 10.0
+PATIENCE = 60.0
 """Seconds after which a test gives up."""
 
 WELL = JobOutcome(verdict=Verdict.SUCCEEDED, exit_code=0)

@@ -31,7 +31,7 @@ from taskscaler.futures import _executor as implementation
 from taskscaler.sync import Taskscaler
 from tests.fleeting import local_agents
 
-PATIENCE = 10.0
+PATIENCE = 60.0
 """Seconds after which a test gives up."""
 
 MODULE = """

@@ -26,7 +26,7 @@ from tests.taskscaler.leased import Slot
 
 pytestmark = pytest.mark.anyio
 
-PATIENCE = 10.0
+PATIENCE = 60.0
 """Seconds after which a test gives up."""
 
 NAP = "exec sleep 1000"

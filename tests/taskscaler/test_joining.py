@@ -30,7 +30,7 @@ from taskscaler.executors import JobOutcome, JobSpec, Leased, Verdict
 
 pytestmark = pytest.mark.anyio
 
-PATIENCE = 20.0
+PATIENCE = 60.0
 """Seconds after which a test gives up."""
 
 OUTPUT = b"".join(b"line %d\n" % number for number in range(20))

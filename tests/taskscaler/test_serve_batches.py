@@ -33,7 +33,7 @@ from tests.taskscaler.services import command
 
 pytestmark = pytest.mark.anyio
 
-PATIENCE = 20.0
+PATIENCE = 60.0
 """Seconds after which a test gives up."""
 
 

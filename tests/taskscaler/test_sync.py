@@ -36,7 +36,7 @@ from taskscaler.sync import Taskscaler
 from taskscaler.sync._portal import Portal
 from tests.fleeting import local_agents
 
-PATIENCE = 10.0
+PATIENCE = 60.0
 """Seconds after which a test gives up."""
 
 

@@ -65,7 +65,7 @@ async def test_a_fleet_of_any_size_is_shown_and_walked_through(count: int, size:
 
 async def until(pilot: Pilot[None], true: Callable[[], bool]) -> None:
     """Wait for what the screen will show."""
-    with anyio.fail_after(20):
+    with anyio.fail_after(60):
         while not true():
             await pilot.pause(0.02)
 

@@ -22,7 +22,7 @@ from taskscaler_gitlab import RunnerSettings, read_config
 from taskscaler_gitlab._service import RunnerService
 from taskscaler_gitlab._view import JobView
 
-PATIENCE = 12.0
+PATIENCE = 60.0
 """Seconds after which a test gives up."""
 
 FILE = """

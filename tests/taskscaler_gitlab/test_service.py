@@ -134,7 +134,7 @@ async def test_a_job_whose_instance_goes_before_it_began_is_placed_again(gitlab:
     runs = Scripted(at_the_second_try, begins=False)
     number = gitlab.enqueue(a_job())
     async with serving(tmp_path, gitlab, cloud=cloud, runs=runs) as bench:
-        with anyio.fail_after(20):
+        with anyio.fail_after(60):
             await begun.wait()
         first = bench.first.work.instance
         cloud.vanish(first or "")
@@ -150,7 +150,7 @@ async def test_a_job_whose_instance_goes_while_it_runs_fails_honestly(gitlab: Fa
     runs = Scripted(held)
     number = gitlab.enqueue(a_job())
     async with serving(tmp_path, gitlab, cloud=cloud, runs=runs) as bench:
-        with anyio.fail_after(20):
+        with anyio.fail_after(60):
             await held.begun.wait()
         cloud.vanish(bench.first.work.instance or "")
         stored = await gitlab.ended(number)
@@ -167,7 +167,7 @@ async def test_an_operator_ends_a_job(gitlab: FakeGitLab, tmp_path: Path) -> Non
     runs = Scripted(held)
     number = gitlab.enqueue(a_job())
     async with serving(tmp_path, gitlab, runs=runs) as bench:
-        with anyio.fail_after(20):
+        with anyio.fail_after(60):
             await held.begun.wait()
         view = bench.first
         assert (view.state, view.as_data()["jobs"]) == ("running", {"running": 1})
@@ -202,7 +202,7 @@ async def test_a_restart_goes_on_with_what_runs(gitlab: FakeGitLab, tmp_path: Pa
     runs = Scripted(held)
     number = gitlab.enqueue(a_job())
     async with serving(tmp_path, gitlab, cloud=cloud, runs=runs, journal=journal) as bench:
-        with anyio.fail_after(20):
+        with anyio.fail_after(60):
             await held.begun.wait()
         first = bench.first.work.instance
     assert gitlab.server.jobs[number].state is State.RUNNING
@@ -220,7 +220,7 @@ async def test_a_job_is_known_as_soon_as_the_next_runner_is(gitlab: FakeGitLab, 
     cloud, journal, held = FakeCloud(), MemoryJournal(), Held()
     number = gitlab.enqueue(a_job())
     async with serving(tmp_path, gitlab, cloud=cloud, runs=Scripted(held), journal=journal) as bench:
-        with anyio.fail_after(20):
+        with anyio.fail_after(60):
             await held.begun.wait()
         view = bench.first
         assert (view.over, view.left) == (False, False)
@@ -285,7 +285,7 @@ async def test_the_token_of_a_job_goes_to_no_other_gitlab(gitlab: FakeGitLab, tm
     cloud, journal, held = FakeCloud(), MemoryJournal(), Held()
     number = gitlab.enqueue(a_job())
     async with serving(tmp_path, gitlab, cloud=cloud, runs=Scripted(held), journal=journal):
-        with anyio.fail_after(20):
+        with anyio.fail_after(60):
             await held.begun.wait()
     other, again = FakeGitLab(tmp_path / "other", long_poll=0.05), Scripted()
     async with serving(tmp_path, other, cloud=cloud, runs=again, journal=journal, url="http://other.test") as bench:
@@ -322,7 +322,7 @@ async def test_a_job_whose_instance_went_during_the_restart_fails(gitlab: FakeGi
     cloud, journal, held = FakeCloud(), MemoryJournal(), Held()
     number = gitlab.enqueue(a_job())
     async with serving(tmp_path, gitlab, cloud=cloud, runs=Scripted(held), journal=journal) as bench:
-        with anyio.fail_after(20):
+        with anyio.fail_after(60):
             await held.begun.wait()
         first = bench.first.work.instance
     cloud.vanish(first or "")
@@ -340,7 +340,7 @@ async def test_what_cannot_outlive_the_runner_is_ended_with_it(gitlab: FakeGitLa
     runs = Scripted(held)
     number = gitlab.enqueue(a_job())
     async with serving(tmp_path, gitlab, runs=runs):
-        with anyio.fail_after(20):
+        with anyio.fail_after(60):
             await held.begun.wait()
     assert gitlab.server.jobs[number].state is State.FAILED
     assert gitlab.server.jobs[number].failure_reason == "runner_interrupted"
@@ -398,13 +398,13 @@ async def test_drained_it_asks_for_no_more(gitlab: FakeGitLab, tmp_path: Path) -
     held = Held()
     number = gitlab.enqueue(a_job())
     async with serving(tmp_path, gitlab, runs=Scripted(held)) as bench:
-        with anyio.fail_after(20):
+        with anyio.fail_after(60):
             await held.begun.wait()
         bench.service.drain()
         await bench.until(lambda: not bench.service._polls)
         later = gitlab.enqueue(a_job("later"))
         held.go.set()
-        with anyio.fail_after(20):
+        with anyio.fail_after(60):
             await bench.service.settle()
         assert gitlab.server.jobs[number].state is State.SUCCESS
         assert gitlab.server.jobs[later].state is State.PENDING
@@ -426,11 +426,11 @@ async def test_a_job_without_a_slot_goes_back_if_the_runner_ends_for_good(
         await bench.until(lambda: gitlab.calls["update"] >= (1 if knows_two_phases else 2))
         bench.service.drain()
         assert await bench.scaler.drain(5)
-        with anyio.fail_after(20):
+        with anyio.fail_after(60):
             await bench.service.settle()
         assert not view.over, "the next daemon may have a slot for it"
         bench.service.drain(for_good=True)
-        with anyio.fail_after(20):
+        with anyio.fail_after(60):
             await bench.service.settle()
         assert (view.over, view.left) == (True, False)
         assert not [*tmp_path.glob("jobs/jobs/*/job.json")]  # noqa: ASYNC240  (of no moment here)

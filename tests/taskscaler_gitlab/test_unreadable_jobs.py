@@ -50,7 +50,7 @@ async def left_running(here: Path, gitlab: FakeGitLab, cloud: FakeCloud, journal
     held = Held()
     number = gitlab.enqueue(a_job())
     async with serving(here, gitlab, cloud=cloud, runs=Scripted(held), journal=journal):
-        with anyio.fail_after(20):
+        with anyio.fail_after(60):
             await held.begun.wait()
     (directory,) = (here / "jobs" / "jobs").iterdir()
     return number, directory
