@@ -5,8 +5,8 @@ import { age, byId, counted, digits, make, say } from "./dom.js";
 const MOST_CARDS = 60;
 const SLOTS_ON_CARD = 4;
 const SLOTS_ON_TILE = 8;
-const PER_TURN = 200; // tiles that are made at a time, until the window is full, and of the others in each frame
-const FILLED = 1.5; // windows: what is above the grid may get shorter
+const PER_TURN = 200; // tiles that are made in each frame once the window is full
+const TILE = 45 * 31; // pixels of a tile and the gap around it, at least
 
 const GLYPHS = { busy: "◌", bad: "✕", dim: "–" };
 
@@ -122,10 +122,10 @@ export class Grid {
     this.titles();
   }
 
-  /** Make as many as a window has room for, and no others: somebody waits. */
+  /** Make as many as a window has room for, and few others: somebody waits, and to measure takes longer than to make. */
   fillWindow() {
-    do this.build(PER_TURN);
-    while (this.pending.length && byId("grid").lastChild.lastChild.getBoundingClientRect().bottom < FILLED * innerHeight);
+    const share = matchMedia("(min-width: 64rem)").matches ? 0.6 : 1; // of the width, as page.css has it
+    this.build(Math.ceil((innerWidth * innerHeight * share) / TILE));
   }
 
   /** Make some more of those that are pending; returns whether there are others. */
