@@ -39,16 +39,6 @@ POOL = PoolSettings(
 """Adopts what is there, and limits nothing."""
 
 
-class Counting(Core):
-    """A core that counts its decisions."""
-
-    decided = 0
-
-    def _decide(self, now: float) -> None:
-        self.decided += 1
-        super()._decide(now)
-
-
 @define
 class Cloud:
     """Does what it is asked to."""
@@ -97,7 +87,7 @@ class Cloud:
 class Script:
     """A core, its cloud, and jobs."""
 
-    core: Counting
+    core: Core
     cloud: Cloud
     now: float = 0.0
     lasts: float = 0.03
@@ -182,10 +172,9 @@ def a_script(instances: int = 0, *, policy: Policy = KEEP, pool: PoolSettings = 
         0.0,
         random=lambda: next(chances) % 97 / 97,
     )
-    core = Counting([pool], {"pool": plan}, [policy], {}, 0.0)
+    core = Core([pool], {"pool": plan}, [policy], {}, 0.0)
     cloud = Cloud({f"old-{number}": Observed(state=State.RUNNING) for number in range(instances)})
     script = Script(core, cloud)
     script.run(lambda: plan.viewed and core.ledger.usable == instances)
     script.views = 0.0
-    core.decided = 0
     return script

@@ -5,7 +5,7 @@ from fleeting.core._chance import Chance
 from fleeting.core._instance import TOO_OLD, Instance, InstanceRecord, Origin
 from fleeting.core._intents import Intent
 from fleeting.core._pacing import Limits
-from fleeting.core._plan import Plan
+from fleeting.core._plan import Plan, Standing
 from fleeting.core._records import PLAN_RECORDS
 from fleeting.core._stages import Boot, Removing, Stage, Start
 from fleeting.core._step import NOTHING, Drop, Put, Step, Write
@@ -27,6 +27,7 @@ __all__ = [
     "Put",
     "Removing",
     "Stage",
+    "Standing",
     "Start",
     "Step",
     "Timers",

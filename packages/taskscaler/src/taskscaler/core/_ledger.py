@@ -635,7 +635,7 @@ class Ledger:
         """The same, but for retained ones, apart by how many usable slots they have."""
         pool_slots = self.pools[pool]
         pool_slots.sort_idle()
-        return (iter(nodes.values()) for nodes in pool_slots.idle if nodes)
+        return (iter(pool_slots.idle[cost].values()) for cost in sorted(pool_slots.idle))
 
     def idle_cordoned(self, pool: str) -> Iterator[Node]:
         """Those of the pool's cordoned nodes that could be used otherwise, and may be given up. O(cordoned nodes)."""

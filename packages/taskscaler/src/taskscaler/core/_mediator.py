@@ -32,6 +32,7 @@ from taskscaler._errors import NoCapacity, NoSuchInstance, TaskscalerError
 from taskscaler._meter import Meter
 from taskscaler._observe import DecisionEvent, Watch
 from taskscaler._types import Policy, PoolSettings
+from taskscaler.core._calm import Calm
 from taskscaler.core._choices import Choices
 from taskscaler.core._decide import ANY_NUMBER, Choice, Decision, Removal, Sleep, Supply, decide, idle_slots
 from taskscaler.core._ledger import Ledger
@@ -157,8 +158,12 @@ class Core:
         )
         self._reattach_timeout = reattach_timeout
         self.keep_used = keep_used
-        self.decisions: deque[Decision] = deque(maxlen=KEPT_DECISIONS)
-        """The last decisions, newest last; one that changes nothing replaces its like."""
+        self.decided = 0
+        """How many decisions were made so far; not those that were spared, as they would have done nothing."""
+
+        self._decisions: deque[Decision] = deque(maxlen=KEPT_DECISIONS)
+        self._noted_at: float | None = None
+        """When it was last seen that something has changed; None: not since the last decision."""
 
         self.refusal: str | None = None
         """Why the groups may not be managed as the first view shows them."""
@@ -177,6 +182,7 @@ class Core:
 
         payoffs = {name: Payoff() for name in self.pools}
         self.choices = Choices(self.pools, self.plans, self.ledger, payoffs, observing)
+        self._calm = Calm(self.plans, self.ledger, self._reserved_demand, self.ceiling)
         self._unhealthy: set[tuple[str, str]] = set()
         """Of which instances it was acted upon that their plans know them as unhealthy, by pool and instance."""
 
@@ -194,19 +200,23 @@ class Core:
         self._writes: list[Write] = []
         self._actions: list[Any] = []
         self._watch = Watch() if watched else None
-        if self._watch:
-            self._actions += [event for plan in self.plans.values() for event in self._watch.begin(plan, now)]
         self._meter = meter
-        if meter is not None:
-            for plan in self.plans.values():
-                meter.begin(plan, now)
+        self._begin(left, now)
+
+    def _begin(self, left: Left, now: float) -> None:
+        """Take up what an earlier manager left."""
+        for plan in self.plans.values():
+            if self._watch:
+                self._actions += self._watch.begin(plan, now)
+            if self._meter is not None:
+                self._meter.begin(plan, now)
         self._writes += left.writes(self.ledger)
         for name, plan in self.plans.items():
             for instance in plan.instances:
                 self._sync(name, instance, now)
         for pool, reasons in left.removals(self.plans).items():
             self._route(pool, self.plans[pool].remove(reasons, now), now)
-        if observing:
+        if self.observing:
             self.ledger.shut_down(OBSERVES)
 
     # --- what the shell asks -----------------------------------------------------------------------------
@@ -491,8 +501,7 @@ class Core:
 
     def decides_at(self, now: float) -> float:
         """When the next decision is due."""
-        soonest = now if self.observing else now + COALESCE
-        return max(now, soonest if soonest < self._look_at and self._is_news(now) else self._look_at)
+        return max(now, self._due_at(now))
 
     def foresee(self, at: float) -> tuple[Policy, Decision]:
         """What will be decided then, *at* being now or later, and under which policy."""
@@ -605,11 +614,10 @@ class Core:
         self._note_news(now)
 
     def _note_news(self, now: float) -> None:
-        """Decide soon if anything has changed; what else comes with a burst is waited for."""
-        soonest = now if self.observing else now + COALESCE
-        if soonest < self._look_at and self._is_news(now):
-            self._look_at = soonest
-        self._touched = False
+        """Decide soon if anything has changed that may matter; what else comes with a burst is waited for."""
+        if self._touched:
+            self._look_at = self._due_at(now)
+            self._touched, self._noted_at = False, now
 
     def tick(self, now: float) -> Step:
         """Do what is due, and decide if anything has changed."""
@@ -635,11 +643,14 @@ class Core:
         self._give_up_if_free(left, now)
         self._note_news(now)
         if now >= self._look_at:
-            self._decided_on = self._inputs(now)  # before it is carried out: what is asked for may make other surplus
-            self._decide(now)
+            policy = self.policy_at(now)
+            calm_until = self._calm_until(policy, now)
+            if calm_until is None:
+                self._decide(now)
+            else:
+                self._look_at = min(self._policy_until, calm_until)
+                self._noted_at = now
             self._touched = False  # what the decision itself changed is looked at with what comes next
-            if self._inputs(now) != self._decided_on:
-                self._decided_on = None  # what it asked for may come to nothing: then all is as before, and it is news
         return self._end()
 
     def handle(self, pool: str, fact: messages.Fact, now: float) -> Step:
@@ -813,14 +824,28 @@ class Core:
 
     # --- deciding ----------------------------------------------------------------------------------------
 
+    def _due_at(self, now: float) -> float:
+        """When the next decision is due, that may do something, now that something was taken in."""
+        soonest = now if self.observing else now + COALESCE
+        if not self._touched or self._look_at <= soonest:
+            return self._look_at
+        calm_until = self._calm_until(self._policy, now) if now < self._policy_until else None
+        if calm_until is not None:
+            return min(self._look_at, calm_until)
+        return soonest if self._is_news(now) else self._look_at
+
+    def _calm_until(self, policy: Policy, now: float) -> float | None:
+        """Until when decisions do nothing, and are spared; None: they may do something, or somebody watches."""
+        if self._watch is not None or self.observing or self.ledger.over or self.choices.staying is not None:
+            return None
+        return self._calm.until(policy, now)
+
     def _is_news(self, now: float) -> bool:
         """Whether a decision may say something else than the last one, but for what time alone brings.
 
         What time brings is looked at when the last decision said. Only while one of several pools backs off, or is
         deprioritised, is that not all there is to it: how much others take on changes with their tokens.
         """
-        if not self._touched:
-            return False
         inputs = self._inputs(now)
         return inputs.unsettled or inputs != self._decided_on
 
@@ -843,12 +868,17 @@ class Core:
 
     def _decide(self, now: float) -> None:
         """Decide, say when to look again, and carry it out, unless this is only to observe."""
-        self.policy_at(now)
+        self._decided_on = self._inputs(now)  # before it is carried out: what is asked for may make other surplus
+        self.decided += 1
         _, decision = self.foresee(now)
         self._look_at = min(self._policy_until, decision.look_again_at)
         self._remember(decision)
         if not self.observing:
             self._carry_out(decision, now)
+        if self._inputs(now) != self._decided_on:
+            self._decided_on = None  # what it asked for may come to nothing: then all is as before, and it is news
+        elif any(pool.wanted for pool in decision.pools):
+            self._calm.note_stuck(decision.look_again_at)
 
     def _carry_out(self, decision: Decision, now: float) -> None:
         """Ask the plans for what was decided."""
@@ -967,13 +997,25 @@ class Core:
         pool_slots = self.ledger.pools[pool]
         return max(0, self.plans[pool].coming - pool_slots.counts.rare.returners) * pool_slots.fresh
 
+    @property
+    def decisions(self) -> Sequence[Decision]:
+        """The last decisions, newest last; one that changes nothing replaces its like.
+
+        Of those that were spared, the last is among them if nothing has happened since that calls for another.
+        """
+        at, self._noted_at = self._noted_at, None
+        if at is not None and self._calm_until(self._policy, at) is not None:
+            self._remember(self.foresee(at)[1])
+        return self._decisions
+
     def _remember(self, decision: Decision) -> None:
         """Keep the decision; of a run that say the same, the last."""
-        if self.decisions and self.decisions[-1] == decision:
-            self.decisions.pop()
+        self._noted_at = None
+        if self._decisions and self._decisions[-1] == decision:
+            self._decisions.pop()
         elif self._watch:
             self._actions.append(DecisionEvent(at=decision.at, decision=decision))
-        self.decisions.append(decision)
+        self._decisions.append(decision)
 
     # --- bookkeeping -------------------------------------------------------------------------------------
 

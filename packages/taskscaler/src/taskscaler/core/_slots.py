@@ -1,7 +1,7 @@
 """What the ledger's books are made of: nodes and slots, leases, waiters, records, and what is to be done. Pure."""
 
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum
 from math import inf
 from typing import NamedTuple
@@ -576,7 +576,7 @@ class PoolSlots:
     by_busy: list[OrderedDict[str, Node]]
     """Nodes with usable slots, by how many of their slots are acquired; each in order of arrival there."""
 
-    idle: list[OrderedDict[str, Node]]
+    idle: dict[int, OrderedDict[str, Node]]
     """Of those of which no slot is acquired, the ones that may be given up, by how many slots that costs."""
 
     ordinary: Sequence[Counts]
@@ -615,9 +615,8 @@ class PoolSlots:
     def empty(cls, pool: str, slots: int, max_uses: int, *, cleans: bool = False, checks: bool = False) -> "PoolSlots":
         """Without nodes."""
         by_busy: list[OrderedDict[str, Node]] = [OrderedDict() for _ in range(slots)]
-        idle: list[OrderedDict[str, Node]] = [OrderedDict() for _ in range(slots + 1)]
         ordinary = [Counts(taken, slots - taken, 1) for taken in range(slots + 1)]
-        return cls(pool, slots, max_uses, {}, by_busy, idle, ordinary, cleans=cleans, checks=checks)
+        return cls(pool, slots, max_uses, {}, by_busy, {}, ordinary, cleans=cleans, checks=checks)
 
     idle_sorted: bool = True
     """Whether the idle nodes are in the order in which they fell idle; not after one was closed for a while."""
@@ -660,7 +659,10 @@ class PoolSlots:
             was_busy, cost = node.place
             del self.by_busy[was_busy][node.instance]
             if cost:
-                del self.idle[cost][node.instance]
+                idle = self.idle[cost]
+                del idle[node.instance]
+                if not idle:
+                    del self.idle[cost]
         node.place = place
         if place is not None:
             among = self.by_busy[busy]
@@ -668,8 +670,9 @@ class PoolSlots:
                 self._note_order(node, among)
             among[node.instance] = node
             if place[1]:
-                self._note_order(node, self.idle[usable])
-                self.idle[usable][node.instance] = node
+                idle = self.idle.setdefault(usable, OrderedDict())
+                self._note_order(node, idle)
+                idle[node.instance] = node
             self.fullest = max(self.fullest, busy)
 
     def _note_order(self, node: Node, among: OrderedDict[str, Node]) -> None:
@@ -680,11 +683,16 @@ class PoolSlots:
     def sort_idle(self) -> None:
         """Put the idle nodes in the order in which they fell idle, if they are not."""
         if not self.idle_sorted:
-            for among in (self.by_busy[0], *self.idle):
+            for among in (self.by_busy[0], *self.idle.values()):
                 nodes = sorted(among.items(), key=lambda item: item[1].idle_rank)
                 among.clear()
                 among.update(nodes)
             self.idle_sorted = True
+
+    def longest_idle(self, most: int) -> Iterator[Node]:
+        """Of the idle nodes that cost at most so many slots, and of each cost, the one that fell idle first."""
+        self.sort_idle()
+        return (next(iter(nodes.values())) for cost, nodes in self.idle.items() if cost <= most)
 
     @property
     def fresh(self) -> int:

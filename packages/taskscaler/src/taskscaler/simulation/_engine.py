@@ -23,6 +23,7 @@ from taskscaler._errors import SimulationStuck
 from taskscaler._observe import DecisionEvent, InstanceEvent, LeaseEvent, ScalerEvent
 from taskscaler._types import PoolSettings
 from taskscaler._wording import counted
+from taskscaler.core._decide import Decision
 from taskscaler.core._mediator import AllRemoved, Core
 from taskscaler.core._slots import Break, Check, Clean, Deliver, LeaseId, Refuse
 from taskscaler.simulation._cloud import Bill, Cloud
@@ -109,7 +110,10 @@ class Simulation:
         self._clouds = {pool.name: self._cloud(pool.name) for pool in fleet.pools}
         self._tariffs = {pool.name: pool.tariff for pool in fleet.pools}
         self.core = self._core()
-        self._decision = self.core.decisions[-1] if self.core.decisions else None
+        self._decided = 0
+        """How many decisions were made so far."""
+
+        self._decision: Decision | None = None
         self._do: dict[type, Callable[..., None]] = {
             Deliver: self._deliver,
             Break: self._break,
@@ -223,8 +227,8 @@ class Simulation:
         core = self.core
         self._changed = False
         self._perform(core.tick(self.now).actions)
-        if core.decisions and core.decisions[-1] is not self._decision:
-            self._decision = core.decisions[-1]
+        if core.decided > self._decided:
+            self._decided, self._decision = core.decided, core.decisions[-1]
             self._tally.decide(self._decision)
         if self._changed:
             core.heed(self.now)

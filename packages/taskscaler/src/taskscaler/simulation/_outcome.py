@@ -155,7 +155,7 @@ class Outcome:
     """The most jobs that waited at once."""
 
     decisions: int
-    """Scaling decisions that were made, most of which change nothing."""
+    """Scaling decisions that changed something."""
 
     reasons: Mapping[str, Reason]
     """What those did that did something, by why; the most frequent first."""

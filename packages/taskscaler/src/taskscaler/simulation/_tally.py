@@ -116,7 +116,7 @@ class Tally:
 
     def decide(self, decision: Decision) -> None:
         """Take in what a decision did, and why. Nothing is withdrawn here: no simulated cloud can do that."""
-        self.decisions += 1
+        self.decisions += bool(decision.increase or decision.removals or decision.sleeps or decision.wakes)
         for pool in decision.pools:
             if pool.increase:
                 demand = decision.demand

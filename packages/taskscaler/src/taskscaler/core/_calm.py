@@ -1,0 +1,116 @@
+"""Whether a decision could do anything: most that happens to jobs changes nothing that clouds are asked for. Pure.
+
+A decision reads all counters and explains itself. Most are made because a job began or ended, and do nothing: there is
+enough, and nothing is due. `Calm` sees that from the few numbers that jobs change, so that no such decision is made. It
+says so only where nothing but those numbers matters. Everything else is left to the decision.
+"""
+
+from collections.abc import Callable, Mapping
+from math import inf
+
+from attrs import define
+
+from fleeting.core import Plan, Standing
+from taskscaler._types import Policy
+from taskscaler.core._decide import idle_slots
+from taskscaler.core._ledger import Ledger
+from taskscaler.core._slots import LISTED, ORDINARY, PoolSlots, Rarities
+
+
+@define(eq=False)
+class _Footing:
+    """What decisions read of one pool that jobs do not change: as of when it was last looked at."""
+
+    slots: PoolSlots
+    plan: Plan
+    alone: bool
+    """Whether there is no other pool."""
+
+    standing: Standing | None = None
+    rare: Rarities = ORDINARY
+    plain: bool = False
+    """Whether nothing is to be done there but for what jobs call for."""
+
+    arriving: int = 0
+    """Slots that instances on their way offer."""
+
+    withdrawable: bool = False
+    """Whether anything that is on its way can be taken back."""
+
+    stuck: bool = False
+    """Whether a decision since then found slots to be missing, and that no more can be asked for."""
+
+    def look(self, standing: Standing, rare: Rarities) -> None:
+        """Look again, as something has changed."""
+        self.standing, self.rare, self.stuck = standing, rare, False
+        over = standing.ceiling is not None and standing.total - standing.removing > standing.ceiling
+        self.withdrawable = standing.withdrawable > 0
+        can_move = self.withdrawable and not self.alone
+        self.plain = not (over or can_move or any(rare[LISTED:]) or self.plan.queued)
+        returning = -(-rare.paused // self.slots.per_node)
+        short = rare.returners * self.slots.fresh - rare.returning
+        self.arriving = max(0, (standing.coming + returning) * self.slots.fresh - short)
+
+
+class Calm:
+    """Looks at all pools of a core."""
+
+    def __init__(
+        self,
+        plans: Mapping[str, Plan],
+        ledger: Ledger,
+        reserved_demand: Callable[[Policy, int], int],
+        ceiling: int | None,
+    ) -> None:
+        """Nothing has been looked at yet; *ceiling*: how many instances there may be over all pools."""
+        self._ledger = ledger
+        self._reserved_demand = reserved_demand
+        self._ceiling = ceiling
+        self._footings = [_Footing(ledger.pools[pool], plan, len(plans) == 1) for pool, plan in plans.items()]
+        self._stuck_until = inf
+        self._fewest = min(pool.fresh for pool in ledger.pools.values())
+
+    def until(self, policy: Policy, now: float) -> float | None:
+        """Until when a decision would do nothing if nothing else happens; None: it may do something now.
+
+        O(pools), and for each O(kinds of idle nodes).
+        """
+        ledger = self._ledger
+        usable = in_use = arriving = total = 0
+        withdrawable, stuck = False, True
+        for footing in self._footings:
+            counts, standing = footing.slots.counts, footing.plan.standing
+            if standing is not footing.standing or counts.rare is not footing.rare:
+                footing.look(standing, counts.rare)
+            if not footing.plain:
+                return None
+            usable += counts.usable
+            in_use += counts.acquired + counts.blocked + counts.rare.cleaning
+            arriving += footing.arriving
+            total += standing.total
+            withdrawable = withdrawable or footing.withdrawable
+            stuck = stuck and footing.stuck
+        if self._ceiling is not None and total > self._ceiling:
+            return None
+        called_for = ledger.pending + idle_slots(policy, in_use)
+        if ledger.reserved:
+            called_for += self._reserved_demand(policy, in_use)
+        spare = usable - called_for
+        surplus = spare + arriving
+        if surplus < 0:
+            return self._stuck_until if stuck and now < self._stuck_until else None
+        if withdrawable and surplus >= self._fewest:
+            return None
+        due = self._first_due(spare, policy) if spare > 0 else inf
+        return due if due > now else None
+
+    def _first_due(self, spare: int, policy: Policy) -> float:
+        """When the first idle node is to be given up of those that are to spare; infinite: there is none."""
+        firsts = (first for footing in self._footings for first in footing.slots.longest_idle(spare))
+        return min((node.idle_since for node in firsts), default=inf) + policy.idle_time
+
+    def note_stuck(self, until: float) -> None:
+        """A decision found slots to be missing, and that no more can be asked for before it is made again, then."""
+        self._stuck_until = until
+        for footing in self._footings:
+            footing.stuck = True
