@@ -170,7 +170,7 @@ def test_a_policy_to_come_and_what_it_leads_to() -> None:
 
 @pytest.mark.parametrize("idle_count", [0, 1])
 def test_what_idles_goes_when_the_policy_that_keeps_it_ends(idle_count: int) -> None:
-    """Not by the idle time of a policy that will no longer hold, whether it wants the instance or only spares it."""
+    """Not by the idle time of a policy that will no longer hold; what that wants is to spare only once it is over."""
     nine = EPOCH - EPOCH % 3600 + 3600
     minute = int(nine % 86400 // 3600)
     busy = Policy(periods=(f"* {minute - 1} * * *",), idle_count=idle_count, idle_time=7200.0)
@@ -180,10 +180,12 @@ def test_what_idles_goes_when_the_policy_that_keeps_it_ends(idle_count: int) -> 
     world.pass_time(60)
     idle = world.core.capacity().idle
     going = [item for item in forecast(world.core, world.now) if item.what is Next.GIVE_UP]
-    assert [item.at for item in going] == [nine] * idle
+    assert [item.at for item in going] == [nine] * (idle - idle_count) + [nine + 60] * idle_count
     world.pass_time(nine - world.now - 0.1)
     assert world.core.capacity().idle == idle > 0
     world.pass_time(0.2)
+    assert world.core.capacity().idle == idle_count
+    world.pass_time(60)
     assert world.core.capacity().idle == 0
 
 

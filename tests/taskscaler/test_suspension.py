@@ -120,6 +120,8 @@ async def test_free_slots_are_kept_awake_while_they_are_wanted() -> None:
         await anyio.sleep(500)
         assert states(cloud) == {instance: State.RUNNING}
         await scaler.configure(policies=[Policy(idle_time=100)])
+        await anyio.sleep(90)
+        assert states(cloud) == {instance: State.RUNNING}
         await anyio.sleep(20)
         assert states(cloud) == {instance: State.SUSPENDED}
         await work(scaler, "another", 1.0)  # there is room beside the lease that sleeps

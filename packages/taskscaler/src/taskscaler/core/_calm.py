@@ -12,9 +12,11 @@ from attrs import define
 
 from fleeting.core import Plan, Standing
 from taskscaler._types import Policy
-from taskscaler.core._decide import idle_slots
+from taskscaler.core._decide import idle_slots, idle_to_ask_for
 from taskscaler.core._ledger import Ledger
+from taskscaler.core._releases import Expected
 from taskscaler.core._slots import LISTED, ORDINARY, PoolSlots, Rarities
+from taskscaler.core._surplus import Surplus
 
 
 @define(eq=False)
@@ -59,12 +61,17 @@ class Calm:
         self,
         plans: Mapping[str, Plan],
         ledger: Ledger,
+        surplus: Surplus,
+        *,
         reserved_demand: Callable[[Policy, int], int],
+        releases: Callable[[Policy, float], Expected],
         ceiling: int | None,
     ) -> None:
         """Nothing has been looked at yet; *ceiling*: how many instances there may be over all pools."""
         self._ledger = ledger
+        self._surplus = surplus
         self._reserved_demand = reserved_demand
+        self._releases = releases
         self._ceiling = ceiling
         self._footings = [_Footing(ledger.pools[pool], plan, len(plans) == 1) for pool, plan in plans.items()]
         self._stuck_until = inf
@@ -92,22 +99,31 @@ class Calm:
             stuck = stuck and footing.stuck
         if self._ceiling is not None and total > self._ceiling:
             return None
-        called_for = ledger.pending + idle_slots(policy, in_use)
+        idle_target = idle_slots(policy, in_use)
+        called_for = ledger.pending + idle_target
         if ledger.reserved:
             called_for += self._reserved_demand(policy, in_use)
         spare = usable - called_for
         surplus = spare + arriving
         if surplus < 0:
-            return self._stuck_until if stuck and now < self._stuck_until else None
+            if stuck and now < self._stuck_until:
+                return self._stuck_until
+            releases = self._releases(policy, now)
+            expected = idle_target - idle_to_ask_for(policy, in_use, releases.slots)
+            return releases.until if -surplus <= expected else None
         if withdrawable and surplus >= self._fewest:
             return None
-        due = self._first_due(spare, policy) if spare > 0 else inf
+        due = self._first_due(spare, policy, now) if spare > 0 else inf
         return due if due > now else None
 
-    def _first_due(self, spare: int, policy: Policy) -> float:
-        """When the first idle node is to be given up of those that are to spare; infinite: there is none."""
-        firsts = (first for footing in self._footings for first in footing.slots.longest_idle(spare))
-        return min((node.idle_since for node in firsts), default=inf) + policy.idle_time
+    def _first_due(self, spare: int, policy: Policy, now: float) -> float:
+        """Before when no idle node is to be given up of those that are to spare; infinite: there is none."""
+        firsts = [first for footing in self._footings for first in footing.slots.longest_idle(spare)]
+        if not firsts:
+            return inf
+        idle_since = min(node.idle_since for node in firsts)
+        spare_since = self._surplus.since(min(node.usable for node in firsts), now)
+        return max(idle_since, spare_since) + policy.idle_time
 
     def note_stuck(self, until: float) -> None:
         """A decision found slots to be missing, and that no more can be asked for before it is made again, then."""

@@ -21,6 +21,7 @@ from taskscaler.core._ledger import Ledger
 from taskscaler.core._payoff import Payoff, Verdict
 from taskscaler.core._sleepers import CORDONED, OVER, OVER_ALL_CEILINGS, Sleepers
 from taskscaler.core._slots import Closed, Node
+from taskscaler.core._surplus import Surplus
 
 NOT_NEEDED = "not needed"
 """Why idle instances are given up that are to spare."""
@@ -48,6 +49,9 @@ class Choices:
 
     staying: dict[str, dict[str, None]] | None = None
     """Where everything is to go: by pool, instances that are not known to be asked to go. No others are looked at."""
+
+    surplus: Surplus = field(factory=Surplus)
+    """Since when how much has been to spare, over all pools."""
 
     sleepers: Mapping[str, Sleepers] = field(init=False)
     """By pool: its suspended nodes that are of use."""
@@ -102,8 +106,24 @@ class Choices:
         others.append((due, _with_its_leases(node)) for due, node in suspendable if not node.usable)
         idle += [iter([(due, node)]) for due, node in suspendable if node.usable]
         places: dict[str, int] = {}
-        not_needed = ((due, self._spared(node, places, at)) for due, node in _fitting(idle, spare))
+        fitting = self._spared_for_long(_fitting(idle, spare), decision.spare - spare, policy, at)
+        not_needed = ((due, self._spared(node, places, at)) for due, node in fitting)
         yield from heapq.merge(*others, not_needed, key=itemgetter(0))
+
+    def _spared_for_long(
+        self, nodes: Iterator[tuple[float, Node]], slots: int, policy: Policy, at: float
+    ) -> Iterator[tuple[float, Node]]:
+        """The same in the same order, and each not before as many slots have been to spare for `idle_time`.
+
+        Args:
+            nodes: When which have been idle for long enough, soonest first.
+            slots: To spare of others that go at once.
+            policy: Says how long that is.
+            at: When the question is asked.
+        """
+        for due, node in nodes:
+            slots += node.usable
+            yield max(due, self.surplus.since(slots, at) + policy.idle_time), node
 
     def _suspendable(self, policy: Policy, at: float) -> Iterator[tuple[float, Node]]:
         """Nodes that are kept only for leases that sleep, and when their instances are to be suspended. O(such nodes).

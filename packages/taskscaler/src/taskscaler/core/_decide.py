@@ -8,6 +8,9 @@ order, idle instances only, and only once they have been idle for the policy's `
 What was asked of a pool that fails to grow is taken back as far as others can take it on. It counts as coming until
 that is done, so that nothing is bought twice; where it cannot be taken back, until it expires.
 
+Slots that will be free again before a new instance would be ready count as idle when more are to be asked for, and not
+when some are to be given up: what waits is never kept waiting for them.
+
 Instances on their way count when more is to be asked for, and not when some are to be given up: what is
 not there yet may never come.
 """
@@ -20,6 +23,7 @@ from attrs import evolve, field, frozen
 from fleeting.core import Limits
 from taskscaler._types import Policy
 from taskscaler._wording import counted
+from taskscaler.core._releases import NOTHING_EXPECTED, Expected
 
 ANY_NUMBER = 1 << 30
 """More instances than there will ever be."""
@@ -197,6 +201,9 @@ class Decision:
     observed: bool = False
     """Whether it is there to be looked at only, and nothing of it was carried out."""
 
+    expected: int = 0
+    """Idle slots that are missing and not asked for: so many are expected to be released before they would be there."""
+
     def of(self, pool: str) -> PoolDecision:
         """What to do with that pool."""
         return next(each for each in self.pools if each.pool == pool)
@@ -230,6 +237,8 @@ class Decision:
                 parts.append(f"{pool.pool} is {pool.excess} over the ceiling")
         if self.excess:
             parts.append(f"{self.excess} over the ceiling of all pools")
+        if self.expected:
+            parts.append(f"{counted(self.expected, 'slot')} to keep idle {released_soon(self.expected)}")
         if self.spare and not self.increase:
             parts.append(f"{counted(self.spare, 'slot')} to spare")
         for verb, choices in (("resume", self.wakes), ("suspend", self.sleeps), ("remove", self.removals)):
@@ -242,6 +251,11 @@ class Decision:
             return f"{requests} {pool.increase} more"
         limit = f": {pool.limited_by}" if pool.limited_by else ""
         return f"needs {pool.wanted} more, {requests} {pool.increase or 'none'}{limit}"
+
+
+def released_soon(slots: int) -> str:
+    """What is said of so many slots that are not asked for."""
+    return f"{'is' if slots == 1 else 'are'} expected to be released before a new instance would be ready"
 
 
 def _words_on(does: str, choices: Sequence[Choice]) -> Iterator[str]:
@@ -264,6 +278,7 @@ def decide(
     *,
     room: int | None = None,
     excess: int = 0,
+    releases: Expected = NOTHING_EXPECTED,
 ) -> Decision:
     """Decide.
 
@@ -275,13 +290,15 @@ def decide(
         now: Seconds since the epoch.
         room: How many more instances there may be over all pools; None: any number.
         excess: Instances over the ceiling over all pools.
+        releases: Slots in use that will be free before a new instance would be ready.
     """
     demand = Demand(sum(supply.in_use for supply in supplies), reserved, pending)
     idle_target = idle_slots(policy, demand.in_use)
     usable = sum(supply.usable for supply in supplies)
     missing = reserved + pending + idle_target - usable
     missing -= sum(supply.arriving for supply in supplies)
-    pools, look_again_at = _shares(supplies, missing, ANY_NUMBER if room is None else room)
+    expected = max(0, min(missing, idle_target - idle_to_ask_for(policy, demand.in_use, releases.slots)))
+    pools, look_again_at = _shares(supplies, missing, expected, ANY_NUMBER if room is None else room)
     first = supplies[0]
     target = demand.total + idle_target
     ceiling = first.limits.room
@@ -294,14 +311,21 @@ def decide(
         target_instances=int(min(math.ceil(target / first.slots), most)),
         spare=max(0, usable - reserved - pending - idle_target),
         pools=pools,
-        look_again_at=look_again_at,
+        look_again_at=min(look_again_at, releases.until) if expected else look_again_at,
         excess=excess,
+        expected=expected,
     )
 
 
-def _shares(supplies: Sequence[Supply], missing: int, room: int) -> tuple[tuple[PoolDecision, ...], float]:
-    """What of the missing slots each pool is to bring, and when a limit is lifted that held something back."""
+def _shares(
+    supplies: Sequence[Supply], missing: int, expected: int, room: int
+) -> tuple[tuple[PoolDecision, ...], float]:
+    """What of the missing slots each pool is to bring, and when a limit is lifted that held something back.
+
+    Those that are expected to be released are not asked for, nor is anything withdrawn for them.
+    """
     withdrawals = _withdrawals(supplies, surplus=-missing)
+    missing -= expected
     pools = []
     look_again_at = math.inf
     for supply, withdraw in zip(supplies, withdrawals, strict=True):
@@ -361,6 +385,11 @@ def idle_slots(policy: Policy, in_use: int) -> int:
     if policy.scale_factor_limit:
         by_factor = min(by_factor, policy.scale_factor_limit)
     return max(policy.idle_count, by_factor)
+
+
+def idle_to_ask_for(policy: Policy, in_use: int, releases: int) -> int:
+    """How many idle slots there are to be if so many of those in use are about to be free."""
+    return max(0, idle_slots(policy, max(0, in_use - releases)) - releases)
 
 
 def _withdrawals(supplies: Sequence[Supply], surplus: int) -> list[int]:

@@ -38,6 +38,7 @@ from taskscaler.core._decide import ANY_NUMBER, Choice, Decision, Removal, Sleep
 from taskscaler.core._ledger import Ledger
 from taskscaler.core._payoff import Payoff
 from taskscaler.core._preference import Losses
+from taskscaler.core._releases import NOTHING_EXPECTED, Expected, Releases
 from taskscaler.core._restart import Left
 from taskscaler.core._schedule import Schedule
 from taskscaler.core._slots import (
@@ -182,7 +183,15 @@ class Core:
 
         payoffs = {name: Payoff() for name in self.pools}
         self.choices = Choices(self.pools, self.plans, self.ledger, payoffs, observing)
-        self._calm = Calm(self.plans, self.ledger, self._reserved_demand, self.ceiling)
+        self._releases = Releases(now)
+        self._calm = Calm(
+            self.plans,
+            self.ledger,
+            self.choices.surplus,
+            reserved_demand=self._reserved_demand,
+            releases=self.expected_releases,
+            ceiling=self.ceiling,
+        )
         self._unhealthy: set[tuple[str, str]] = set()
         """Of which instances it was acted upon that their plans know them as unhealthy, by pool and instance."""
 
@@ -234,6 +243,7 @@ class Core:
         assignment = self.ledger.leases.get(key)
         self._add(self.ledger.release(key, now))
         if assignment is not None:
+            self._releases.note_end(now)
             self._note_rest(assignment.node, now)
         return self._end()
 
@@ -328,7 +338,31 @@ class Core:
             node for pool in pools for nodes in self.ledger.idle_by_usable(pool) for node in islice(nodes, 1)
         )
         due = (node.usable for node in longest_idle if node.idle_since + policy.idle_time <= now)
-        return min((usable for usable in due if usable <= spare), default=0)
+        surplus = self.choices.surplus
+        goes = (usable for usable in due if usable <= spare and surplus.since(usable, now) + policy.idle_time <= now)
+        return min(goes, default=0)
+
+    def _note_use(self, now: float) -> None:
+        """See how much is in use, and how much to spare. O(pools).
+
+        Where reservations do not keep what is to spare, they do not make it any less here, not even for a moment; but
+        what they call for stays as long as they do.
+        """
+        ledger, policy = self.ledger, self._policy
+        usable = in_use = 0
+        for pool in ledger.pools.values():
+            counts = pool.counts
+            usable += counts.usable
+            in_use += counts.acquired + counts.blocked + counts.rare.cleaning
+        reserved = ledger.reserved if ledger.reserved and not self._throttles_reservations else 0
+        self.choices.surplus.note(usable - ledger.pending - reserved - idle_slots(policy, in_use), now)
+        self._releases.note(in_use, now)
+
+    def expected_releases(self, policy: Policy, now: float) -> Expected:
+        """Slots that are free again before a new instance would be ready. Nothing of it is kept over a restart."""
+        if not (policy.idle_count or policy.scale_factor):
+            return NOTHING_EXPECTED
+        return self._releases.expected(now)
 
     def unreserve(self, key: str, now: float) -> Step:
         """See `Ledger.unreserve`."""
@@ -508,14 +542,16 @@ class Core:
         policy = self._policy if at < self._policy_until else self._schedule.at(at).policy or IDLES_AT_ZERO
         supplies = [self._supply(pool, at) for pool in self.losses.order([*self.pools], at)]
         total = 0 if self.ceiling is None else self.total - sum(plan.dropped(at) for plan in self.plans.values())
+        in_use = sum(supply.in_use for supply in supplies)
         decision = decide(
             supplies,
-            self._reserved_demand(policy, sum(supply.in_use for supply in supplies)),
+            self._reserved_demand(policy, in_use),
             self.ledger.pending,
             policy,
             at,
             room=self._room_over_all(total),
             excess=self._excess_over_all(total),
+            releases=self.expected_releases(policy, at),
         )
         removals: list[Removal] = []
         sleeps: list[Sleep] = []
@@ -616,6 +652,7 @@ class Core:
     def _note_news(self, now: float) -> None:
         """Decide soon if anything has changed that may matter; what else comes with a burst is waited for."""
         if self._touched:
+            self._note_use(now)
             self._look_at = self._due_at(now)
             self._touched, self._noted_at = False, now
 
@@ -644,6 +681,7 @@ class Core:
         self._note_news(now)
         if now >= self._look_at:
             policy = self.policy_at(now)
+            self._note_use(now)  # it is another one where another policy holds
             calm_until = self._calm_until(policy, now)
             if calm_until is None:
                 self._decide(now)
@@ -805,6 +843,9 @@ class Core:
         boot = known.boot
         if boot is not None and boot.since is not None:
             self.choices.payoffs[pool].note(now - boot.since, now, resumed=boot.start is Start.RESUMED)
+            verdicts = [self.choices.payoff(each, now) for each in self.pools]
+            boots = [verdict.boots for verdict in verdicts if verdict.boots is not None]
+            self._releases.note_boot(min(boots, default=None), now)
 
     def _note_rest(self, node: Node, now: float) -> None:
         """Where somebody else has suspended an instance on which nothing runs, it is taken for asleep."""
@@ -891,6 +932,7 @@ class Core:
         for pool, reasons in _by_pool(decision.wakes).items():
             self._route(pool, self.plans[pool].resume(reasons, now), now)
         for pool, reasons in _by_pool(decision.sleeps).items():
+            self.choices.surplus.give_up(sum(self.ledger.pools[pool].nodes[instance].usable for instance in reasons))
             self._route(pool, self.plans[pool].suspend(reasons, now), now)
         self._give_up(decision.removals, now)
 
@@ -920,6 +962,7 @@ class Core:
             for instance in reasons:
                 node = self.ledger.node(pool, instance)
                 if node is not None:
+                    self.choices.surplus.give_up(node.usable)
                     self.ledger.retire(node)
             self._route(pool, self.plans[pool].remove(reasons, now), now)
 

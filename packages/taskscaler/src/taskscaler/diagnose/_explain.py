@@ -11,7 +11,7 @@ from fleeting.plugins import span
 from taskscaler._observe import label_of
 from taskscaler._types import Policy
 from taskscaler._wording import counted, enumerated, finite, iso
-from taskscaler.core._decide import OVER_ALL, Decision, PoolDecision, limit
+from taskscaler.core._decide import OVER_ALL, Decision, PoolDecision, limit, released_soon
 from taskscaler.core._mediator import Core
 from taskscaler.core._slots import Capacity, DetachedLease, Node
 from taskscaler.diagnose._answer import ScalerAnswer
@@ -279,7 +279,9 @@ class Explanation(ScalerAnswer):
         missing = target - capacity.idle
         if missing > 0:
             kept = f"{missing} of {counted(target, 'idle slot')} {_verb(missing, 'is', 'are')} missing"
-            return f"nothing is waiting, but {kept}: {self._supply() or 'work has just taken them'}"
+            expected = self.decision.expected
+            soon = f"{expected} {released_soon(expected)}" if expected else "work has just taken them"
+            return f"nothing is waiting, but {kept}: {self._supply() or soon}"
         if not capacity.idle:
             return "nothing is waiting, and no slot is idle"
         return f"nothing is waiting; {counted(capacity.idle, 'slot')} {_verb(capacity.idle, 'is', 'are')} idle"
@@ -416,6 +418,7 @@ def decision_dict(decision: Decision) -> dict[str, object]:
         "idle_target": decision.idle_target,
         "target": decision.target,
         "target_instances": decision.target_instances,
+        "expected": decision.expected,
         "spare": decision.spare,
         "excess": decision.excess,
         "pools": [asdict(pool) for pool in decision.pools],

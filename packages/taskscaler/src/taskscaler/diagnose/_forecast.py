@@ -328,6 +328,7 @@ class _Foresight:
         if grows:
             yield from self._grow(decision, at)
             yield from self._when_lifted(decision, at)
+            yield from self._when_not_released(policy, decision, at)
             yield from self._when_unanswered(decision)
         if change is not None:
             yield from self._when_changed(policy, *change, given_up)
@@ -358,6 +359,17 @@ class _Foresight:
                 if later.increase:
                     why = f"{what} allows it" if what == "scale_throttle" else "the backoff ends"
                     yield self._item(lifted_at, Next.ASK, limited.pool, count=later.increase, why=why)
+
+    def _when_not_released(self, policy: Policy, decision: Decision, at: float) -> Iterator[Upcoming]:
+        """What is asked for if slots that are expected to be free by then are not."""
+        if decision.expected:
+            until = self.core.expected_releases(policy, at).until
+            later = self.core.foresee(until)[1]
+            news = evolve(
+                later,
+                pools=tuple(each for each in later.pools if each.increase and not decision.of(each.pool).increase),
+            )
+            yield from self._grow(news, until, "fewer slots were released than expected")
 
     def _when_unanswered(self, decision: Decision) -> Iterator[Upcoming]:
         """What others are asked for once a pool has waited too long for an answer."""
@@ -391,7 +403,10 @@ class _Foresight:
     def _give_up(self, at: float, choice: Choice, policy: Policy) -> Upcoming:
         why = choice.why
         if why in {NOT_NEEDED, SPARED} and policy.idle_time:
-            why = f"{why}, and idle for {span(policy.idle_time)} (idle_time)"
+            node = self.core.ledger.node(choice.pool, choice.instance)
+            long_idle = node is not None and node.idle_since + policy.idle_time < at - TOGETHER / 2
+            long = f"{span(policy.idle_time)} (idle_time)"
+            why = f"{NOT_NEEDED} for {long}" if long_idle else f"{why}, and idle for {long}"
         if isinstance(choice, Sleep):
             return self._item(at, Next.SUSPEND, choice.pool, choice.instance, why=why)
         deleted_at = self.core.plans[choice.pool].agenda.deletes_at(at)
