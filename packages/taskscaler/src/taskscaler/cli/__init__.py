@@ -1002,6 +1002,43 @@ def logs(batch: str, job: str | None, lines: int, socket: "Place | None", *, fol
     sys.exit(_batches.show_log(batch, job or "", socket, lines=lines, follow=follow))
 
 
+@main.command(epilog=TIMES, short_help="Compare fleets or policies on given jobs: cost against waiting.")
+@asks
+@click.argument("others", metavar="[OTHER]...", nargs=-1, type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option(
+    "--policy",
+    "policies",
+    metavar="SPEC",
+    multiple=True,
+    help="FLEET once more with this policy instead of its own, such as idle_count=5,idle_time=20m; also scale_factor "
+    "and scale_factor_limit. May be given several times.",
+)
+@_JSON
+@click.option(
+    "--report",
+    metavar="FILE",
+    type=click.Path(dir_okay=False, path_type=Path),
+    callback=_new_file,
+    help="Write the frontier of cost against waiting as a picture: one HTML file that needs no other.",
+)
+def compare(
+    *,
+    others: tuple[Path, ...],
+    policies: tuple[str, ...],
+    as_json: bool,
+    report: Path | None,
+    **given: Any,  # noqa: ANN401  (see `asks`)
+) -> None:
+    """Run the same jobs on several fleets in simulated time, and print what each costs and how long its jobs wait.
+
+    FLEET and each OTHER are files as of simulate. They stand beside a fleet that knows all jobs in advance and lets
+    none wait, and one that always has the size that the highest peak takes.
+    """
+    from taskscaler.cli._compare import compare_files
+
+    sys.exit(compare_files(question_of(given), others, policies, as_json=as_json, report=report))
+
+
 @main.command(epilog=TIMES, short_help="Simulate a fleet: waiting, hours and cost for given jobs.")
 @asks
 @_JSON

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from math import inf
+from pathlib import Path
 
 from attrs import evolve, frozen
 
@@ -51,10 +52,7 @@ def read_setting(question: Question) -> Setting:
         WrongArguments: An option is wrong.
         ConfigError, PluginNotFound, TraceUnreadable, OSError: A file is.
     """
-    subject = read_subject(question.fleet, question.runner)
-    fleet = Fleet.of(subject.fleet)
-    if question.acquire_timeout is not None:
-        fleet = evolve(fleet, acquire_timeout=question.acquire_timeout)
+    fleet = read_fleet(question.fleet, question)
     notes: list[str] = []
     try:
         if question.trace is not None:
@@ -72,6 +70,12 @@ def read_setting(question: Question) -> Setting:
     except ValueError as error:
         raise WrongArguments(str(error)) from error
     return Setting(fleet=fleet, jobs=jobs, environment=environment, notes=tuple(notes))
+
+
+def read_fleet(path: Path, question: Question) -> Fleet:
+    """Read one fleet. Raises ConfigError, PluginNotFound or OSError."""
+    fleet = Fleet.of(read_subject(path, question.runner).fleet)
+    return fleet if question.acquire_timeout is None else evolve(fleet, acquire_timeout=question.acquire_timeout)
 
 
 def _between(jobs: Jobs, question: Question) -> Jobs:

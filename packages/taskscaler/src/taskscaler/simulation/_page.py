@@ -57,31 +57,37 @@ def page(name: str, rows: Iterable[tuple[str, str]], outcome: Outcome, fleet: Fl
         outcome: What came of the simulation.
         fleet: Of which.
     """
-    title = escape(f"Simulation of {name}")
+    title = f"Simulation of {name}"
     sections = [
-        f"<h1>{title}</h1>",
-        _table(rows),
+        f"<h1>{escape(title)}</h1>",
+        table(rows),
         "<h2>Instances and jobs</h2>",
-        _picture(lambda axes: _draw_instances(axes, outcome, fleet)),
+        picture(lambda axes: _draw_instances(axes, outcome, fleet)),
         "<h2>Jobs that waited</h2>",
-        _picture(lambda axes: _draw_waiting(axes, outcome)),
+        picture(lambda axes: _draw_waiting(axes, outcome)),
         "<h2>How long they waited</h2>",
-        _picture(lambda axes: _draw_longest(axes, outcome)),
+        picture(lambda axes: _draw_longest(axes, outcome)),
         "<h2>How many waited no longer than that</h2>",
-        _picture(lambda axes: _draw_waits(axes, outcome.waits)),
+        picture(lambda axes: _draw_waits(axes, outcome.waits)),
         "<h2>What was decided, and why</h2>",
         _reasons(outcome),
         *_held_back(outcome),
         f"<footer>seed {outcome.seed}; the same scaler decided here that runs a fleet. Times are UTC.</footer>",
     ]
-    head = f'<meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>{title}</title>'
+    return framed(title, sections)
+
+
+def framed(title: str, sections: Iterable[str]) -> str:
+    """Make a page of sections, which are HTML; the title is text."""
+    head = f'<meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>{escape(title)}</title>'
     body = "\n".join(sections)
     return (
         f'<!doctype html>\n<html lang="en"><head>{head}<style>{_STYLE}</style></head>\n<body>\n{body}\n</body></html>\n'
     )
 
 
-def _table(rows: Iterable[tuple[str, str]]) -> str:
+def table(rows: Iterable[tuple[str, str]]) -> str:
+    """Make a table of labels and texts; a label that is repeated is shown once."""
     before, lines = "", []
     for label, text in rows:
         lines.append(f'<tr><th scope="row">{escape("" if label == before else label)}</th><td>{escape(text)}</td></tr>')
@@ -101,16 +107,16 @@ def _reasons(outcome: Outcome) -> str:
 def _held_back(outcome: Outcome) -> Iterator[str]:
     if outcome.held_back:
         yield "<h2>What held requests back</h2>"
-        yield _table((span(seconds), why) for why, seconds in outcome.held_back.items())
+        yield table((span(seconds), why) for why, seconds in outcome.held_back.items())
 
 
-def _picture(draw: Callable[["Axes"], None]) -> str:
-    """Draw one picture, as SVG that stands in the page."""
+def picture(draw: Callable[["Axes"], None], height: float = HEIGHT) -> str:
+    """Draw one picture, so many inches high, as SVG that stands in the page."""
     import matplotlib as mpl
     from matplotlib.figure import Figure
 
     with mpl.rc_context({"svg.hashsalt": "taskscaler", "svg.fonttype": "path", "font.size": 9.0}):
-        figure = Figure(figsize=(WIDTH, HEIGHT), layout="constrained")
+        figure = Figure(figsize=(WIDTH, height), layout="constrained")
         axes = figure.add_subplot()
         axes.spines[["top", "right"]].set_visible(False)
         axes.grid(axis="y", color="#E3E3E3", linewidth=0.6)
