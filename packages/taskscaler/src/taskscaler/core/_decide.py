@@ -351,7 +351,7 @@ def _shares(
                 set_back=supply.deprioritised,
             )
         )
-    if any(supply.stranded for supply in supplies):
+    if len(supplies) > 1 and any(supply.stranded for supply in supplies):
         pools = [*_with_moves(pools, supplies)]
         if any(supply.stranded > pool.withdraw for pool, supply in zip(pools, supplies, strict=True)):
             look_again_at = min([look_again_at, *(limit(supply.limits)[1] for supply in supplies)])  # others take more
