@@ -10,14 +10,20 @@ ids = st.sampled_from(["a", "b", "c", "d"])
 views = st.dictionaries(ids, st.sampled_from([State.CREATING, State.RUNNING]).map(lambda state: Observed(state=state)))
 
 
-@given(st.lists(st.tuples(views, st.sets(ids), st.sets(ids), st.sets(ids))))
+@given(st.lists(st.tuples(views, st.sets(ids), st.sets(ids), st.sets(ids), st.booleans())))
 def test_all_that_differs_or_is_waited_for_is_looked_at_and_nothing_else(
-    story: list[tuple[dict[str, Observed], set[str], set[str], set[str]]],
+    story: list[tuple[dict[str, Observed], set[str], set[str], set[str], bool]],
 ) -> None:
-    """What the last view showed otherwise or not at all, what was asked for, what was forgotten and what is unknown."""
+    """What the last view showed otherwise or not at all, what was asked for, what was forgotten and what is unknown.
+
+    It is the same whether or not somebody says what has changed.
+    """
     last_view, before, again = LastView(), dict[str, Observed](), set[str]()
-    for view, open_, forgotten, unknown in story:
-        differing, missing = last_view.compare(view)
+    shown: dict[str, Observed] = {}
+    for view, open_, forgotten, unknown, says_what_changed in story:
+        changed = {each for each in shown.keys() | view.keys() if shown.get(each) != view.get(each)}
+        differing, missing = last_view.compare(view, changed if says_what_changed else None)
+        shown = view
         assert set(differing) == {each for each in view if view[each] != before.get(each) or each in again}
         assert set(missing) >= before.keys() - view.keys()
         assert set(missing) <= (before.keys() | again) - view.keys()

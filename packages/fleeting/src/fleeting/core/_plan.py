@@ -20,7 +20,7 @@ at once, and if that fails no others are waited for: not every cloud knows when 
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from math import inf
 from typing import Any, NamedTuple, assert_never
 
@@ -441,8 +441,8 @@ class Plan:
     def _take_fact(self, fact: messages.Fact, now: float) -> None:  # noqa: C901, PLR0912  (an arm for each kind)
         """Take in what happened."""
         match fact:
-            case messages.Updated(observation):
-                self._updated(observation, now)
+            case messages.Updated(observation, changed):
+                self._updated(observation, changed, now)
             case messages.UpdateFailed(_, retry_after):
                 self._views.ended(now, expecting=self._expecting, at_least=retry_after or 0.0)
             case messages.Increased():
@@ -479,12 +479,12 @@ class Plan:
 
     # --- the cloud's view --------------------------------------------------------------------------------
 
-    def _updated(self, observation: Observation, now: float) -> None:
-        """Compare the view with what we know; the only place that is O(n)."""
+    def _updated(self, observation: Observation, changed: Collection[str] | None, now: float) -> None:
+        """Compare the view with what we know; the only place that is O(n), if nobody says what of it has changed."""
         if observation.max_size is not None:
             self._growth.limit_to(observation.max_size)
         seen = observation.instances
-        differing = self._views.compare(seen, now)
+        differing = self._views.compare(seen, changed, now)
         for known in self._table.known(differing.known):
             self._refresh(known, seen[known.id], now)
         for known in self._table.known(differing.missing):

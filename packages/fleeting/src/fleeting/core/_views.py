@@ -4,7 +4,7 @@
 is made of what a view shows is the plan's.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
 from fleeting._types import Observed
@@ -107,10 +107,10 @@ class Views:
 
     # --- what differs ------------------------------------------------------------------------------------
 
-    def compare(self, view: Mapping[str, Observed], now: float) -> Difference:
+    def compare(self, view: Mapping[str, Observed], changed: Collection[str] | None, now: float) -> Difference:
         """Take in a view; nothing is said of those that look as they did, and wait for nothing."""
         first, self.viewed = not self.viewed, True
-        differing, missing = self._last.compare(view)
+        differing, missing = self._last.compare(view, changed)
         by_id = self._context.table.by_id
         fresh = [instance for instance in differing if instance not in by_id]
         fresh.sort(key=lambda each: (view[each].created_at or now, each))

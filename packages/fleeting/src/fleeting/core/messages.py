@@ -89,6 +89,9 @@ class Updated(NamedTuple):
     """The cloud's view was fetched."""
 
     observation: Observation
+    changed: tuple[str, ...] | None = None
+    """Ids of at least those instances that the view before showed otherwise, or only one of the two shows; with them a
+    view costs no more than they do. None: not known, and all are compared."""
 
 
 class UpdateFailed(NamedTuple):
