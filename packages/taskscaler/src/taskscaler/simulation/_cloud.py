@@ -93,6 +93,9 @@ class Cloud:
     _shown: dict[str, Observed] = field(factory=dict, init=False)
     """The view."""
 
+    _changed: dict[str, None] = field(factory=dict, init=False)
+    """What the last one showed otherwise, in the order in which it changed."""
+
     _is_out_of_stock: bool = field(default=False, init=False)
     _streams: dict[str, Random] = field(factory=dict, init=False)
     _places: dict[str, int] = field(factory=dict, init=False)
@@ -105,7 +108,8 @@ class Cloud:
 
     def view(self) -> messages.Updated:
         """What it shows now."""
-        return messages.Updated(Observation(self._shown))
+        changed, self._changed = tuple(self._changed), {}
+        return messages.Updated(Observation(self._shown), changed)
 
     def perform(self, action: messages.Action) -> None:
         """Do what a plan asks."""
@@ -161,6 +165,7 @@ class Cloud:
             self.bought += 1
             self.machines[machine.id] = machine
             self._shown[machine.id] = looks
+            self._changed[machine.id] = None
             fails = environment.boot_failure and failures.random() < environment.boot_failure
             took = self._draw("boot", environment.boot)
             self._schedule(took, partial(self._fail, machine) if fails else partial(self._boot, machine, runs))
@@ -224,6 +229,7 @@ class Cloud:
             return
         machine.state = State.RUNNING
         self._shown[machine.id] = runs
+        self._changed[machine.id] = None
         share = self.environment.ready_failure
         machine.takes_no_jobs = bool(share) and self._stream("ready failures").random() < share
         preemptions = self.environment.preemptions
@@ -278,11 +284,13 @@ class Cloud:
 
     def _enter(self, machine: Machine, state: State) -> None:
         machine.state = state
+        self._changed[machine.id] = None
         self._shown[machine.id] = Observed(state=state, created_at=machine.created_at, intent=machine.intent)
 
     def _remove(self, machine: Machine) -> None:
         if self.machines.pop(machine.id, None) is not None:
             del self._shown[machine.id]
+            self._changed[machine.id] = None
             self._stop_billing(machine)
 
     def _stop_billing(self, machine: Machine) -> None:
