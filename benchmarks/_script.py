@@ -121,11 +121,11 @@ class Script:
 
     def answer(self, action: messages.Action) -> None:
         """Let the core take in what came of it."""
-        start = process_time()
+        start = process_time() if isinstance(action, messages.Update) else 0.0  # which itself is not for nothing
         fact = self.cloud.read(action) or self.cloud.change(action)
         if fact is not None:
             self.perform(self.core.handle("pool", fact, self.now).actions)
-        if isinstance(fact, messages.Updated):
+        if isinstance(action, messages.Update):
             self.views += process_time() - start
 
     def acquire(self, key: str) -> None:
@@ -175,6 +175,7 @@ def a_script(instances: int = 0, *, policy: Policy = KEEP, pool: PoolSettings = 
     core = Core([pool], {"pool": plan}, [policy], {}, 0.0)
     cloud = Cloud({f"old-{number}": Observed(state=State.RUNNING) for number in range(instances)})
     script = Script(core, cloud)
-    script.run(lambda: plan.viewed and core.ledger.usable == instances)
+    slots = instances * core.ledger.pools["pool"].fresh
+    script.run(lambda: plan.viewed and core.ledger.usable == slots)
     script.views = 0.0
     return script

@@ -433,7 +433,7 @@ class World:
             else:
                 does = again.tape[-1][-1]
                 assert isinstance(does, Step)
-                assert (does.actions, does.events) == (answer.actions, answer.events)
+                assert [*does.actions, *does.events] == [*answer.actions, *answer.events]
             assert " at 0x" not in repr(answer)
 
     def take(self, step: Step) -> None:

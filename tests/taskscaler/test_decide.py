@@ -4,7 +4,6 @@ import math
 from fractions import Fraction
 
 import pytest
-from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -23,7 +22,7 @@ WAITING = st.integers(0, 30)
 def a_supply(**changes: object) -> Supply:
     """An empty pool of two slots an instance, without limits."""
     supply = Supply(pool="p", slots=2, kept=0, coming=0, usable=0, in_use=0, excess=0, limits=FREE)
-    return evolve(supply, **changes)  # type: ignore[arg-type]
+    return supply._replace(**changes)  # type: ignore[arg-type]
 
 
 @given(policies, st.integers(0, 200))
@@ -39,7 +38,7 @@ def test_idle_slots_follow_the_formula(policy: Policy, in_use: int) -> None:
 @given(supplies(), policies, WAITING, WAITING)
 def test_one_pool_grows_to_the_target(supply: Supply, policy: Policy, reserved: int, pending: int) -> None:
     """What is there, coming and asked for makes ceil((demand + idle target) / capacity), if nothing limits it."""
-    supply = evolve(supply, limits=FREE, stranded=0)
+    supply = supply._replace(limits=FREE, stranded=0)
     decision = decide([supply], reserved, pending, policy, NOW)
     demand = supply.in_use + reserved + pending
     target = math.ceil((demand + idle_slots(policy, supply.in_use)) / supply.slots)
@@ -92,9 +91,9 @@ def test_more_waiting_never_asks_for_less(pools: list[Supply], policy: Policy, r
 @given(supplies(), policies, WAITING)
 def test_one_decision_is_enough(supply: Supply, policy: Policy, pending: int) -> None:
     """Once what was asked for is counted as coming, the same numbers ask for nothing more."""
-    supply = evolve(supply, limits=FREE, stranded=0)
+    supply = supply._replace(limits=FREE, stranded=0)
     first = decide([supply], 0, pending, policy, NOW)
-    second = decide([evolve(supply, coming=supply.coming + first.increase)], 0, pending, policy, NOW)
+    second = decide([supply._replace(coming=supply.coming + first.increase)], 0, pending, policy, NOW)
     assert second.increase == 0
     if first.increase:
         assert not any(pool.withdraw for pool in second.pools)
@@ -102,7 +101,7 @@ def test_one_decision_is_enough(supply: Supply, policy: Policy, pending: int) ->
 
 def test_the_second_pool_takes_what_the_first_may_not() -> None:
     """Pools are asked in their order, each as far as its limits allow."""
-    full = evolve(FREE, room=1)
+    full = FREE._replace(room=1)
     decision = decide([a_supply(limits=full), a_supply(pool="q", slots=4)], 0, 7, Policy(), NOW)
     assert [pool.increase for pool in decision.pools] == [1, 2]
     assert decision.pools[0].limited_by == "max_instances"
@@ -122,7 +121,7 @@ def test_the_limit_that_holds_is_named(ours: int, theirs: int | None, words: str
     """That a group has three hosts is no setting of ours, and no cloud's."""
     info = GroupInfo(identity="x", max_size=theirs, max_size_is="the number of hosts")
     plan = build_plan(PlanConfig(max_instances=ours), info, Recovered(epoch=1), 0.0, random=lambda: 0.5)
-    limits = evolve(FREE, room=0, room_is=plan.ceiling_is)
+    limits = FREE._replace(room=0, room_is=plan.ceiling_is)
     assert plan.ceiling_is == words
     assert decide([a_supply(limits=limits)], 0, 2, Policy(), NOW).pools[0].limited_by == words
 
@@ -173,26 +172,26 @@ def test_what_is_stranded_moves_as_far_as_others_can_take_it(pools: list[Supply]
 
 def test_what_the_first_pool_does_not_deliver_is_taken_back_before_the_second_is_asked() -> None:
     """One decision withdraws; when that is answered, the next asks the other."""
-    fails = a_supply(coming=3, stranded=3, limits=evolve(FREE, blocked_until=500.0, blocked_why="no capacity"))
+    fails = a_supply(coming=3, stranded=3, limits=FREE._replace(blocked_until=500.0, blocked_why="no capacity"))
     first = decide([fails, a_supply(pool="q")], 0, 6, Policy(), NOW)
     assert [(pool.withdraw, pool.increase) for pool in first.pools] == [(3, 0), (0, 0)]
-    second = decide([evolve(fails, coming=0, stranded=0), a_supply(pool="q")], 0, 6, Policy(), NOW)
+    second = decide([fails._replace(coming=0, stranded=0), a_supply(pool="q")], 0, 6, Policy(), NOW)
     assert [(pool.withdraw, pool.increase) for pool in second.pools] == [(0, 0), (0, 3)]
 
 
 def test_what_nobody_else_can_serve_stays_where_it_was_asked_for() -> None:
     """A pool that fails may still be the first to deliver."""
-    fails = a_supply(coming=3, stranded=3, limits=evolve(FREE, blocked_until=500.0))
-    full = a_supply(pool="q", limits=evolve(FREE, room=1))
+    fails = a_supply(coming=3, stranded=3, limits=FREE._replace(blocked_until=500.0))
+    full = a_supply(pool="q", limits=FREE._replace(room=1))
     assert [pool.withdraw for pool in decide([fails], 0, 6, Policy(), NOW).pools] == [0]
     assert [pool.withdraw for pool in decide([fails, full], 0, 6, Policy(), NOW).pools] == [1, 0]
 
 
 def test_what_is_stranded_moves_once_others_can_take_it() -> None:
     """Nothing else may happen by then: the decision says when the other pool may be asked."""
-    fails = a_supply(coming=3, stranded=3, limits=evolve(FREE, blocked_until=NOW + 500))
-    throttled = a_supply(pool="q", limits=evolve(FREE, tokens=1, tokens_at=NOW + 20))
-    failing = a_supply(pool="q", limits=evolve(FREE, blocked_until=NOW + 60))
+    fails = a_supply(coming=3, stranded=3, limits=FREE._replace(blocked_until=NOW + 500))
+    throttled = a_supply(pool="q", limits=FREE._replace(tokens=1, tokens_at=NOW + 20))
+    failing = a_supply(pool="q", limits=FREE._replace(blocked_until=NOW + 60))
     for other, withdrawn, again in ((throttled, 1, 20), (failing, 0, 60), (a_supply(pool="q"), 3, math.inf)):
         decision = decide([fails, other], 0, 6, Policy(), NOW)
         assert (decision.pools[0].withdraw, decision.look_again_at - NOW) == (withdrawn, again)
@@ -200,7 +199,7 @@ def test_what_is_stranded_moves_once_others_can_take_it() -> None:
 
 def test_a_decision_in_words() -> None:
     """It names demand, target, what is asked for and what limits it."""
-    limits = evolve(FREE, room=1)
+    limits = FREE._replace(room=1)
     text = str(decide([a_supply(limits=limits)], 1, 4, Policy(idle_count=1), NOW))
     assert text == (
         "6 slots, 1 instance (1 reserved, 4 waiting, 1 to keep idle); p has 0, needs 3 more, requests 1: max_instances"

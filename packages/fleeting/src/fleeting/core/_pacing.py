@@ -4,8 +4,9 @@ Libraries for both exist, but they read a clock; these take `now`, so that the s
 """
 
 from collections.abc import Callable
+from typing import NamedTuple
 
-from attrs import define, field, frozen
+from attrs import define, field
 
 from fleeting.core._chance import Chance
 
@@ -153,15 +154,11 @@ OURS = "max_instances"
 """The limit that is a setting of ours."""
 
 
-@frozen(kw_only=True)
-class Limits:
+class Limits(NamedTuple):
     """What stands between a wish for more instances and asking for them."""
 
     room: int | None
     """How many more the ceiling allows; None: any number."""
-
-    room_is: str = OURS
-    """What sets the ceiling, in words: `OURS`, or as `GroupInfo.max_size_is`."""
 
     tokens: int | None
     """How many more the throttle allows now; None: any number."""
@@ -173,6 +170,8 @@ class Limits:
     """Nothing is asked for before this time; None: not backing off."""
 
     blocked_why: str = ""
+    room_is: str = OURS
+    """What sets the ceiling, in words: `OURS`, or as `GroupInfo.max_size_is`."""
 
     def allowed(self, wanted: int) -> int:
         """How many of *wanted* may be asked for now."""

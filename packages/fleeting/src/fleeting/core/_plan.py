@@ -301,14 +301,16 @@ class Plan:
     def standing(self) -> Standing:
         """All numbers that decisions read and no time changes; counted once after each message. O(1)."""
         if self._standing is None:
+            growth, table = self._growth, self._table
+            outstanding = growth.outstanding
             self._standing = Standing(
-                coming=self.coming,
-                removing=self.removing,
-                total=self.total,
-                outstanding=self.outstanding,
-                withdrawable=self.withdrawable,
-                room=self._growth.room,
-                ceiling=self.ceiling,
+                coming=outstanding + table.count(Stage.WAITING) + table.count(Stage.PREPARING),
+                removing=table.count(Stage.REMOVING),
+                total=len(table.by_id) + outstanding,
+                outstanding=outstanding,
+                withdrawable=growth.withdrawable,
+                room=growth.room,
+                ceiling=growth.ceiling,
             )
         return self._standing
 
@@ -524,7 +526,8 @@ class Plan:
             case State.CREATING:
                 pass
         falls_asleep = known.stage is Stage.ASLEEP and known.state is not State.SUSPENDED
-        if known.stage is Stage.WAITING or falls_asleep:
+        waits = known.stage is Stage.WAITING and known.state is not State.CREATING  # for that there is nothing to do
+        if waits or falls_asleep:
             self._views.look_at(known.id)  # something may be done then even if it shows what this one does
 
     def _note_shown(self, known: Instance, observed: Observed) -> None:

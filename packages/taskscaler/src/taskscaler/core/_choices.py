@@ -20,7 +20,7 @@ from taskscaler.core._decide import Decision, PoolDecision, Removal, Sleep, Wake
 from taskscaler.core._ledger import Ledger
 from taskscaler.core._payoff import Payoff, Verdict
 from taskscaler.core._sleepers import CORDONED, OVER, OVER_ALL_CEILINGS, Sleepers
-from taskscaler.core._slots import Closed, Node
+from taskscaler.core._slots import LISTED, Closed, Node
 from taskscaler.core._surplus import Surplus
 
 NOT_NEEDED = "not needed"
@@ -86,6 +86,10 @@ class Choices:
 
         Of what falls due together, the least preferred pool's goes first.
         """
+        if self._is_plain(decision):
+            nodes = [nodes for pool in reversed(decision.pools) for nodes in self.ledger.idle_by_usable(pool.pool)]
+            yield from self._not_needed([_dues(each, (), policy, at) for each in nodes], decision.spare, 0, policy, at)
+            return
         spare = decision.spare
         others: list[Iterator[tuple[float, Removal | Sleep]]] = []
         idle: list[Iterator[tuple[float, Node]]] = []
@@ -105,10 +109,23 @@ class Choices:
         suspendable = sorted(self._suspendable(policy, at), key=itemgetter(0))
         others.append((due, _with_its_leases(node)) for due, node in suspendable if not node.usable)
         idle += [iter([(due, node)]) for due, node in suspendable if node.usable]
-        places: dict[str, int] = {}
-        fitting = self._spared_for_long(_fitting(idle, spare), decision.spare - spare, policy, at)
-        not_needed = ((due, self._spared(node, places, at)) for due, node in fitting)
+        not_needed = self._not_needed(idle, spare, decision.spare - spare, policy, at)
         yield from heapq.merge(*others, not_needed, key=itemgetter(0))
+
+    def _is_plain(self, decision: Decision) -> bool:
+        """Whether nothing is over a ceiling, nor cordoned, asleep or kept for sleepers, as mostly."""
+        if decision.excess:
+            return False
+        pools = self.ledger.pools
+        return not any(pool.excess or any(pools[pool.pool].counts.rare[LISTED + 1 :]) for pool in decision.pools)
+
+    def _not_needed(
+        self, idle: Iterable[Iterator[tuple[float, Node]]], spare: int, others: int, policy: Policy, at: float
+    ) -> Iterator[tuple[float, Removal | Sleep]]:
+        """What of idle nodes that nothing calls for goes or sleeps, and when; see `_fitting` and `_spared_for_long`."""
+        places: dict[str, int] = {}
+        fitting = self._spared_for_long(_fitting(idle, spare), others, policy, at)
+        return ((due, self._spared(node, places, at)) for due, node in fitting)
 
     def _spared_for_long(
         self, nodes: Iterator[tuple[float, Node]], slots: int, policy: Policy, at: float

@@ -17,6 +17,7 @@ not there yet may never come.
 
 import math
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 from attrs import evolve, field, frozen
 
@@ -35,8 +36,7 @@ FEW = 5
 """So many instances are named in one sentence."""
 
 
-@frozen
-class Supply:
+class Supply(NamedTuple):
     """What one pool has and may still get; counters only."""
 
     pool: str

@@ -628,13 +628,7 @@ class Core:
     @property
     def wake_at(self) -> float | None:
         """See `fleeting.runtime.Core`."""
-        at = self._look_at
-        ledger = self.ledger
-        timers = (self._breaks, ledger.expiries, ledger.deadlines)
-        for each in timers:
-            due = each.next
-            if due is not None and due < at:
-                at = due
+        at = min(self._look_at, self._leases_due_at)
         for plan in self.plans.values():
             due = plan.wake_at
             if due is not None and due < at:
@@ -658,13 +652,42 @@ class Core:
 
     def tick(self, now: float) -> Step:
         """Do what is due, and decide if anything has changed."""
-        crowded = self._is_over_all()
+        if self.ceiling is not None:
+            crowded = self._is_over_all()
+            for plan in self.plans.values():
+                if plan.crowded != crowded:
+                    self._route(plan.pool, plan.handle(messages.Crowded(crowded), now), now)
         for plan in self.plans.values():
-            if plan.crowded != crowded:
-                self._route(plan.pool, plan.handle(messages.Crowded(crowded), now), now)
             wake_at = plan.wake_at
             if wake_at is not None and wake_at <= now:
                 self._route(plan.pool, plan.tick(now), now)
+        if self._leases_due_at <= now:
+            self._end_leases(now)
+        self._note_news(now)
+        if now >= self._look_at:
+            policy = self.policy_at(now)
+            self._note_use(now)  # it is another one where another policy holds
+            calm_until = self._calm_until(policy, now)
+            if calm_until is None:
+                self._decide(now)
+            else:
+                self._look_at = min(self._policy_until, calm_until)
+                self._noted_at = now
+            self._touched = False  # what the decision itself changed is looked at with what comes next
+        return self._end()
+
+    @property
+    def _leases_due_at(self) -> float:
+        """When the next leases end, or break, for which nobody has come or there is no time left; infinite: never."""
+        at = inf
+        for each in (self._breaks, self.ledger.expiries, self.ledger.deadlines):
+            due = each.next
+            if due is not None and due < at:
+                at = due
+        return at
+
+    def _end_leases(self, now: float) -> None:
+        """Break work that will not be done in time, and end leases that nobody has come back for in time."""
         left: list[Node] = []
         for pool, instance in self._breaks.due(now):
             node, notice = self.ledger.pools[pool].nodes[instance], self.doomed[pool, instance]
@@ -678,18 +701,6 @@ class Core:
         abandoned = [self._give_up_lease(key, now) for key in self.ledger.deadlines.due(now)]
         left += [node for node in abandoned if node.closed in FINAL]
         self._give_up_if_free(left, now)
-        self._note_news(now)
-        if now >= self._look_at:
-            policy = self.policy_at(now)
-            self._note_use(now)  # it is another one where another policy holds
-            calm_until = self._calm_until(policy, now)
-            if calm_until is None:
-                self._decide(now)
-            else:
-                self._look_at = min(self._policy_until, calm_until)
-                self._noted_at = now
-            self._touched = False  # what the decision itself changed is looked at with what comes next
-        return self._end()
 
     def handle(self, pool: str, fact: messages.Fact, now: float) -> Step:
         """Take in what happened to an instance or a group."""
@@ -916,7 +927,7 @@ class Core:
         self._remember(decision)
         if not self.observing:
             self._carry_out(decision, now)
-        if self._inputs(now) != self._decided_on:
+        if _acts(decision) and self._inputs(now) != self._decided_on:
             self._decided_on = None  # what it asked for may come to nothing: then all is as before, and it is news
         elif any(pool.wanted for pool in decision.pools):
             self._calm.note_stuck(decision.look_again_at)
@@ -1069,6 +1080,8 @@ class Core:
 
     def _end(self) -> Step:
         """Hand over what this turn led to."""
+        if not (self._writes or self._actions):
+            return NOTHING
         step = Step(self._writes, self._actions)
         self._writes, self._actions = [], []
         return step
@@ -1089,6 +1102,12 @@ def in_short(capacity: Capacity) -> str:
     states = ("idle", "reserved", "acquired", "suspended", "unavailable", "unhealthy", "unready")
     some = [f"{count} {state}" for state in states if (count := getattr(capacity, state))]
     return ", ".join(some) or "there are none"
+
+
+def _acts(decision: Decision) -> bool:
+    """Whether anything is asked of plans."""
+    choices = decision.removals or decision.sleeps or decision.wakes
+    return bool(choices) or any(pool.increase or pool.withdraw for pool in decision.pools)
 
 
 def _by_pool(choices: Iterable[Choice]) -> dict[str, dict[str, str]]:

@@ -180,6 +180,8 @@ class Counts(NamedTuple):
 
 
 NOTHING_COUNTED = Counts()
+WORN_OUT = Counts(rare=Rarities(to_remove=1))
+"""What a free node counts for that may not be used any more."""
 
 
 class Lists(NamedTuple):
@@ -318,6 +320,11 @@ def contribution(node: Node) -> Counts:
         room = node.room
         if room or taken:  # as nearly always; the rest would come to the same
             return Counts(taken, room, 1, free - room if taken else 0)
+    if not (taken or node.cleaning or node.asleep or node.retained or pool_slots.cordons or pool_slots.why_blocked):
+        if node.closed is Closed.RETIRED:
+            return NOTHING_COUNTED
+        if node.closed is None and not (node.dirty or node.suspect):
+            return WORN_OUT  # as each in turn, where each is used but a few times
     return _uncommon_contribution(node)
 
 
