@@ -2,15 +2,12 @@
 
 from collections.abc import Sequence
 from functools import cache
-from math import inf
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from taskscaler import Policy
-from taskscaler.config import PoolTable
-from taskscaler.simulation import Constant, Environment, Fleet, Jobs, PoolEnvironment, simulate
+from taskscaler.simulation import Jobs
 from taskscaler.simulation._bound import Bound, always_max, clairvoyant
 
 SOME_JOBS = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 12)), min_size=1, max_size=7)
@@ -58,19 +55,6 @@ def test_it_stands_in_order(jobs: list[tuple[int, int]], boot: int, capacity: in
     assert found.peak == largest.peak
     if capacity == uses == 1:
         assert limited.instance_hours * 3600 == pytest.approx(most)
-
-
-@settings(max_examples=20, deadline=None)
-@given(SOME_JOBS, st.sampled_from([0.0, 5.0, 30.0, inf]))
-def test_the_simulated_fleet_costs_no_less_where_no_job_waits(jobs: list[tuple[int, int]], idle_time: float) -> None:
-    """Whatever the policy: the bound is one for the very fleets that are simulated."""
-    warm = 100.0
-    some = Jobs.of([(0.0, 1.0), *((warm + submit, float(duration)) for submit, duration in jobs)])
-    fleet = Fleet(pools=(PoolTable(plugin="any"),), policies=(Policy(idle_count=8, idle_time=min(idle_time, 1e6)),))
-    environment = Environment(default=PoolEnvironment(boot=Constant(20.0)))
-    outcome = simulate(fleet, some, environment=environment)
-    found = clairvoyant(Jobs.of([(warm + submit, float(duration)) for submit, duration in jobs]), boot=20.0)
-    assert outcome.instance_hours >= found.instance_hours - 1e-9
 
 
 def test_an_instance_is_kept_over_gaps_that_are_shorter_than_a_boot() -> None:

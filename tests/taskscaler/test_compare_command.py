@@ -63,6 +63,8 @@ def test_fleets_side_by_side(place: Path) -> None:
     assert [float(row[1]) for row in table[-4:-1]] == [pytest.approx(each, abs=0.006) for each in hours]
     page = (place / "page.html").read_text()
     assert page.count("<svg") == 1
+    (place / r"$\frac$.toml").write_text(FLEET)
+    assert run(rf"$\frac$.toml {SOME} --report odd.html").exit_code == 0
     assert "tight.toml" in page
 
 

@@ -1,6 +1,7 @@
 """``taskscaler simulate``: what it prints, the page that it writes, and what it refuses."""
 
 import json
+import os
 import re
 from pathlib import Path
 
@@ -87,6 +88,15 @@ def test_a_page(place: Path) -> None:
     assert not re.findall(r'(?:src|href)="(?!#)[^"]*"|url\((?!#)|@import|<script|<link', page)
 
 
+def test_a_page_of_a_file_whose_name_is_not_text(place: Path) -> None:
+    """It shows the name as well as it can."""
+    name = os.fsdecode(b"fl\xe9et.toml")
+    (place / name).write_text(FLEET)
+    written = CliRunner().invoke(main, ["simulate", name, *SOME.split(), "--report", "report.html"])
+    assert written.exit_code == 0, written.stderr
+    assert "fl?et.toml" in (place / "report.html").read_text()
+
+
 def test_pools_and_a_bad_cloud(place: Path) -> None:  # noqa: ARG001  (the files are there)
     """What a cloud is like may be said of all pools, or of one."""
     printed = simulate(
@@ -121,6 +131,7 @@ def test_pools_and_a_bad_cloud(place: Path) -> None:  # noqa: ARG001  (the files
         ("fleet.toml --synthetic jobs=1 --since 2031-01-01", "no job is submitted between --since and --until; the"),
         ("fleet.toml --synthetic jobs=1 --fit .", "holds no results of a batch"),
         ("fleet.toml --synthetic jobs=1 --report no/where.html", "there is no directory no"),
+        ("fleet.toml --synthetic jobs=1 --report /dev/null", "/dev/null is no regular file"),
     ],
 )  # fmt: skip
 def test_what_is_wrong(place: Path, arguments: str, says: str) -> None:  # noqa: ARG001  (the files are there)

@@ -210,7 +210,7 @@ def test_series() -> None:
         assert len({*map(len, columns)}) == 1
         assert len(series.instances) < 1000
         assert series.begins + series.step * (len(series.instances) + 1) >= outcome.ended
-        assert max(series.instances) <= outcome.peak_instances == 4 if apart < 1000 else 1
+        assert max(series.instances) <= outcome.peak_instances == (4 if apart < 1000 else 1)
         assert sum(series.submitted) in (199, 200)
 
 

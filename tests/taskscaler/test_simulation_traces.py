@@ -220,3 +220,9 @@ def test_what_is_no_trace(tmp_path: Path) -> None:
     damaged.write_bytes(gzip.compress(b"submit,duration\n1,2\n" * 100)[:-9])
     with pytest.raises(TraceUnreadable, match="is damaged"):
         read_trace(damaged)
+    for place in range(10, 60, 7):
+        content = bytearray(gzip.compress(b"".join(b"%d,%d\n" % (each, each * each) for each in range(2000))))
+        content[place] ^= 0xFF
+        damaged.write_bytes(content)
+        with pytest.raises(TraceUnreadable):
+            read_trace(damaged)

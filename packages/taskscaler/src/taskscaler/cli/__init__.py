@@ -35,6 +35,12 @@ def _new_file(_: click.Context, __: click.Parameter, given: Path | None) -> Path
     return given
 
 
+def _new_report(context: click.Context, parameter: click.Parameter, given: Path | None) -> Path | None:
+    if given is not None and given.exists() and not given.is_file():  # which would be replaced by one
+        raise click.BadParameter(f"{given} is no regular file; name one, or one that is not there yet")
+    return _new_file(context, parameter, given)
+
+
 def _a_hyphen(_: click.Context, __: click.Parameter, given: str | None) -> str | None:
     if given not in (None, "-"):
         raise click.UsageError(f"got unexpected extra argument ({given})")
@@ -1018,7 +1024,7 @@ def logs(batch: str, job: str | None, lines: int, socket: "Place | None", *, fol
     "--report",
     metavar="FILE",
     type=click.Path(dir_okay=False, path_type=Path),
-    callback=_new_file,
+    callback=_new_report,
     help="Write the frontier of cost against waiting as a picture: one HTML file that needs no other.",
 )
 def compare(
@@ -1046,7 +1052,7 @@ def compare(
     "--report",
     metavar="FILE",
     type=click.Path(dir_okay=False, path_type=Path),
-    callback=_new_file,
+    callback=_new_report,
     help="Write a report with pictures: one HTML file that needs no other.",
 )
 def simulate(*, as_json: bool, report: Path | None, **given: Any) -> None:  # noqa: ANN401  (see `asks`)

@@ -45,7 +45,7 @@ def compare_files(
             from taskscaler.simulation._frontier import frontier_page
 
             text = frontier_page("Cost against waiting", setting.rows(), comparison, _cells(comparison))
-            write_whole(report, text.encode())
+            write_whole(report, text.encode(errors="replace"))
     except SimulationStuck as error:
         return report_errors([error], FAILED)
     except EXPECTED as error:

@@ -40,7 +40,7 @@ def simulate_file(question: Question, *, as_json: bool, report: Path | None) -> 
             from taskscaler.simulation._page import page
 
             rows = [*setting.rows(), *outcome_rows(outcome)]
-            write_whole(report, page(question.fleet.name, rows, outcome, setting.fleet).encode())
+            write_whole(report, page(question.fleet.name, rows, outcome, setting.fleet).encode(errors="replace"))
     except SimulationStuck as error:
         return report_errors([error], FAILED)
     except EXPECTED as error:

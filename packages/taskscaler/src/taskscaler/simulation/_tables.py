@@ -2,6 +2,7 @@
 
 import csv
 import gzip
+import zlib
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from io import BufferedReader
@@ -80,7 +81,7 @@ def read_csv(path: Path, given: Mapping[str, str]) -> tuple[Jobs, list[str]]:
             return gathered.jobs(), [*gathered.notes(), *unused(columns)]
         except (ValueError, csv.Error) as error:
             raise TraceUnreadable(f"{path}, line {lines.number}: {error}; correct it, or leave it out") from error
-        except (EOFError, gzip.BadGzipFile) as error:
+        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
             raise TraceUnreadable(f"{path} is damaged: {error}; copy it again") from error
         except TraceUnreadable as error:
             raise TraceUnreadable(f"{path}: {error}") from error

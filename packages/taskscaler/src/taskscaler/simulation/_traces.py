@@ -1,6 +1,7 @@
 """Traces of jobs, whatever they are in: found out from what stands in the file."""
 
 import gzip
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -85,5 +86,5 @@ def _unpacked(path: Path) -> bytes:
     try:
         with gzip.open(path) as file:
             return file.read(LOOKED_AT)
-    except (EOFError, gzip.BadGzipFile) as error:
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise TraceUnreadable(f"{path} is damaged: {error}; copy it again") from error
