@@ -6,9 +6,11 @@ import re
 from pathlib import Path
 
 import pytest
+from attrs import evolve
 from click.testing import CliRunner, Result
 
-from taskscaler.batch import RecordedEvent
+from taskscaler import InstanceEvent
+from taskscaler.batch import RecordedEvent, read_events
 from taskscaler.batch._events import as_line, header
 from taskscaler.cli import main
 from taskscaler.simulation import Empirical, Environment, TraceUnreadable, fit, read_trace
@@ -214,6 +216,13 @@ def test_a_cloud_like_that_of_recorded_runs(place: Path) -> None:
     printed = simulate("fleet.toml --trace results --fit results --preemptions after=exp(24h)")
     assert printed.exit_code == 0, printed.stderr
     assert "fitted default: boot as measured 2 times (median 30 s, p95 40 s)" in printed.stdout
+    (place / "pools.toml").write_text(POOLS)
+    events = read_events(place / "results" / "events.jsonl")
+    moved = [evolve(each, pool="east") if isinstance(each, InstanceEvent) else each for each in events]
+    record(place / "east", *moved)
+    both = simulate("pools.toml --trace results --fit results --fit east")
+    assert both.exit_code == 2
+    assert "--fit: the results have the pools default and east, and the fleet only spot and on-demand" in both.stderr
     record(place / "nothing", begun("a"))
     with pytest.raises(TraceUnreadable, match="no instance became ready in"):
         fit([place / "nothing"])

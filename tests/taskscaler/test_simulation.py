@@ -28,6 +28,7 @@ from taskscaler.simulation import (
     Waits,
     simulate,
 )
+from taskscaler.simulation._distributions import InOrder
 
 BEGINS = 1_700_000_000.0
 POOL = PoolTable(plugin="any")
@@ -255,6 +256,37 @@ def test_any_fleet(jobs: list[tuple[float, float]], pool: PoolTable, policy: Pol
     assert outcome.instance_hours <= outcome.billed_hours + 1e-6
     assert outcome.bought == outcome.pools[0].deleted
     assert not pool.max_use_count or outcome.bought * pool.max_use_count >= len(jobs)
+
+
+@pytest.mark.parametrize("begins", [-1e5, 0.0, 12.5, 86400.0 * 365 * 300])
+def test_when_jobs_begin_changes_nothing(begins: float) -> None:
+    """Traces of others often begin at nought."""
+    jobs = some_jobs(60)
+    found = simulate(FLEET, jobs.later(begins - BEGINS))
+    expected = simulate(FLEET, jobs)
+    assert found.waits.waited.tolist() == pytest.approx(expected.waits.waited.tolist(), abs=1e-3)
+    assert found.instance_hours == pytest.approx(expected.instance_hours, abs=1e-4)
+    assert (found.began, found.series.begins) == pytest.approx((begins, begins), abs=1e-3)
+    assert found.ended - found.began == pytest.approx(expected.ended - expected.began, abs=1e-3)
+
+
+def test_stock_outs_without_end() -> None:
+    """Each takes a second at least, and so does the time between: time goes on."""
+    outs = StockOuts(every=Constant(0.0), lasts=Constant(0.0))
+    assert simulate(FLEET, some_jobs(3), environment=Environment(default=PoolEnvironment(stock_outs=outs))).done == 3
+
+
+def test_a_lost_try_and_the_wait_after_it() -> None:
+    """What it ran counts as busy, whatever comes after; and its job waits for as long as may be, once more."""
+    cloud = PoolEnvironment(
+        boot=InOrder((0.0,), Constant(800.0)), preemptions=Preemptions(after=InOrder((30.0,), Constant(1e6)))
+    )
+    for timeout, refused in ((100.0, 1), (1000.0, 0)):
+        fleet = evolve(FLEET, acquire_timeout=timeout)
+        outcome = simulate(fleet, Jobs.of([(BEGINS, 600.0)]), environment=Environment(default=cloud))
+        assert (outcome.interrupted, outcome.refused) == (1, refused)
+        assert outcome.busy_hours * 3600 == pytest.approx(28 if refused else 628, abs=4)
+        assert outcome.ended - BEGINS >= (130 if refused else 1400)
 
 
 def test_a_seed_decides_all() -> None:

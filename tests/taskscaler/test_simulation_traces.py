@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import os
 import re
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -12,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from taskscaler.batch._events import header
 from taskscaler.simulation import Jobs, TraceUnreadable, parse_columns, read_trace
 
 AT = 1_700_000_000.0
@@ -40,12 +42,28 @@ def read(path: Path, text: str, columns: str = "") -> list[tuple[float, float]]:
         ("when,took\n1700000000,30\n1700000005,7.5\n", "submit=when,duration=took"),
         ("time,submit,duration\n0,1700000000,30\n0,1700000005,7.5\n", ""),
         ("submit,duration,run\n1700000000,0,30\n1700000005,0,7.5\n", "duration=run"),
+        ("submit_time_ms,duration_ms\n1700000000000,30000\n1700000005000,7500\n", ""),
         ('submit,duration\r\n"1700000005",7.5\r\n\r\n1700000000,"30"\r\n', ""),
     ],
 )
 def test_tables(tmp_path: Path, text: str, columns: str) -> None:
     """Columns are recognised by usual names or named; times may be written in many ways; jobs come in order."""
     assert read(tmp_path / "trace.csv", text, columns) == [(0, 30), (5, 7.5)]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "submit_time_ms,duration\n0,60\n3600000,60\n",
+        "submit_min,start_ms,end_ms\n0,0,60000\n60,0,60000\n",
+        "submit_h,Duration (min)\n0,1\n1,1\n",
+    ],
+)
+def test_units_in_names(tmp_path: Path, text: str) -> None:
+    """They hold for times, too, which may count from nought."""
+    (tmp_path / "trace.csv").write_text(text)
+    jobs = read_trace(tmp_path / "trace.csv").jobs
+    assert (jobs.submits.tolist(), jobs.durations.tolist()) == ([0, 3600], [60, 60])
 
 
 def test_compressed_and_unfinished(tmp_path: Path) -> None:
@@ -78,6 +96,8 @@ def test_compressed_and_unfinished(tmp_path: Path) -> None:
         ("submit,duration\n,1\n", "line 2: submit is empty"),
         ("submit,duration\n1\n", "line 2: duration is missing: it has 1 cell"),
         ("submit,start,end\n1,5,3\n", "line 2: the time from its start to its end is -2 s"),
+        ("submit,submit,duration\n1,100,7\n", "column 'submit' is there 2 times; rename one"),
+        ("submit,duration\n0,1\n1700000000,1\n", "covers 19675d22h, expected at most five years"),
         ('submit,duration\n"1,2\n', "line 2: unexpected end of data"),
         ("submit,duration\n1,\x002\n", "line 2: it is not text: there are zero bytes in it"),
         ("submit,duration\n1," + "2" * 70_000, "line 2: it is longer than 64 KiB"),
@@ -177,7 +197,7 @@ def test_no_trace_is_too_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     """There may be so many jobs, and no more, whether or not they have run."""
     monkeypatch.setattr("taskscaler.simulation._tables.MOST_JOBS", 3)
     assert len(read(tmp_path / "trace.csv", "submit,duration\n1,2\n1,2\n1,2\n")) == 3
-    with pytest.raises(TraceUnreadable, match="line 5: there are more than 3 jobs"):
+    with pytest.raises(TraceUnreadable, match="line 5: there are more than 3"):
         read(tmp_path / "trace.csv", "submit,duration\n1,2\n1,\n1,2\n1,2\n")
     monkeypatch.setattr("taskscaler.simulation._gitlab_jobs.MOST_BYTES", 10)
     with pytest.raises(TraceUnreadable, match="make CSV of it"):
@@ -206,6 +226,34 @@ def test_parquet(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-20])
     with pytest.raises(TraceUnreadable, match="is damaged"):
         read_trace(path)
+
+
+def test_hostile_parquet(tmp_path: Path) -> None:
+    """Of two columns of one name neither is taken, and what stands for gigabytes is not unfolded."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    path = tmp_path / "trace.parquet"
+    twice = pa.table([[1.0], [100.0], [7.0]], names=["submit_time", "submit_time", "duration"])
+    pq.write_table(twice, path)
+    with pytest.raises(TraceUnreadable, match="column 'submit_time' is there 2 times"):
+        read_trace(path)
+    pq.write_table(pa.table({"submit": ["2" * 4_000_000] * 1000, "duration": [1.0] * 1000}), path)
+    with pytest.raises(TraceUnreadable, match="a cell is longer than 1000 bytes"):
+        read_trace(path)
+    pq.write_table(pa.table({"submit": [ISO, None], "duration": ["30s", "1s"]}), path)
+    with pytest.raises(TraceUnreadable, match="row 2: submit is empty"):
+        read_trace(path)
+
+
+def test_pipes_and_renamed_logs(tmp_path: Path) -> None:
+    """A pipe can be read only once, and a log under another name is not that of the directory where it lies."""
+    os.mkfifo(tmp_path / "pipe.csv")
+    with pytest.raises(TraceUnreadable, match="is a pipe or a device; name a file"):
+        read_trace(tmp_path / "pipe.csv")
+    (tmp_path / "saved.jsonl").write_bytes(header())
+    with pytest.raises(TraceUnreadable, match="under another name"):
+        read_trace(tmp_path / "saved.jsonl")
 
 
 def test_what_is_no_trace(tmp_path: Path) -> None:

@@ -38,6 +38,12 @@ def test_synthetic_jobs_come_by_day_and_week() -> None:
     assert mean(made.durations) == pytest.approx(60, rel=0.05)
 
 
+def test_no_job_is_longer_than_a_year() -> None:
+    """Else a simulation of it would take for ever."""
+    with pytest.raises(ValueError, match="duration: a job would run for 1000d, expected at most a year"):
+        Synthetic(jobs=1, duration=Constant(1000 * DAY)).make(0)
+
+
 def test_bursts() -> None:
     """A share of the jobs comes many at once."""
     made = Synthetic(jobs=1000, bursts=0.5, burst_jobs=50).make(3)

@@ -8,7 +8,7 @@ from attrs import evolve, frozen
 
 from fleeting.errors import WrongArguments
 from fleeting.plugins import span
-from taskscaler._wording import counted, iso
+from taskscaler._wording import counted, enumerated, iso
 from taskscaler.cli._paragraphs import Row
 from taskscaler.cli._subject import read_subject
 from taskscaler.cli._what_if import Question
@@ -66,10 +66,19 @@ def read_setting(question: Question) -> Setting:
         environment, found = fit(question.fit) if question.fit else (Environment(), [])
         notes += [f"fitted {each}" for each in found]
         given = {field: texts for field, texts in question.cloud.items() if texts}
+        _check_fitted(environment, fleet)
         environment = with_given(environment, given, [pool.name for pool in fleet.pools])
     except ValueError as error:
         raise WrongArguments(str(error)) from error
     return Setting(fleet=fleet, jobs=jobs, environment=environment, notes=tuple(notes))
+
+
+def _check_fitted(environment: Environment, fleet: Fleet) -> None:
+    """See that what was fitted is of use: the one pool of a run stands for any, several by their names alone."""
+    strange = [name for name in environment.pools if name not in {pool.name for pool in fleet.pools}]
+    if strange and len(environment.pools) > 1:
+        names, own = enumerated(strange), enumerated([pool.name for pool in fleet.pools])
+        raise ValueError(f"--fit: the results have the pools {names}, and the fleet only {own}; name them alike")
 
 
 def read_fleet(path: Path, question: Question) -> Fleet:

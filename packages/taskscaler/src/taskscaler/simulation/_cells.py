@@ -79,8 +79,8 @@ class Column:
 
     index: int
     name: str
-    unit: float = 1.0
-    """Seconds that 1 is."""
+    unit: float | None = None
+    """Seconds that 1 is, if the name says so."""
 
 
 @frozen
@@ -96,15 +96,14 @@ class Columns:
 
     def job(self, cells: Sequence[object]) -> tuple[float, float] | None:
         """Read one job; None: it never ran, or runs still. Raises ValueError with what is wrong."""
-        submit = self._read(cells, self.submit, read_time)
+        submit = self._time(cells, self.submit)
         if submit is None:
             raise ValueError(f"{self.submit.name} is empty")
         if self.duration is not None:
-            column, unit = self.duration, self.duration.unit
+            column, unit = self.duration, self.duration.unit or 1.0
             duration = self._read(cells, column, lambda cell: read_duration(cell, unit))
         else:
-            start = self._read(cells, self.start, read_time)
-            end = self._read(cells, self.end, read_time)
+            start, end = self._time(cells, self.start), self._time(cells, self.end)
             duration = None if start is None or end is None else end - start
         if duration is None:
             return None
@@ -112,6 +111,9 @@ class Columns:
             what = self.duration.name if self.duration is not None else "the time from its start to its end"
             raise ValueError(f"{what} is {duration:g} s, expected 0 s to a year")
         return submit, duration
+
+    def _time(self, cells: Sequence[object], column: Column | None) -> float | None:
+        return None if column is None else self._read(cells, column, lambda cell: read_time(cell, column.unit))
 
     def _read(self, cells: Sequence[object], column: Column | None, read: Callable[[object], float]) -> float | None:
         if column is None:
@@ -155,6 +157,9 @@ def find_columns(names: Sequence[str], given: Mapping[str, str]) -> Columns:
             " (or start=NAME,end=NAME for when it began and ended)"
         )
     start, end = (None, None) if duration else (found[Part.START], found[Part.END])
+    for column in filter(None, (submit, duration, start, end)):
+        if names.count(column.name) > 1:
+            raise TraceUnreadable(f"column {_shown(column.name)} is there {names.count(column.name)} times; rename one")
     used = {column.index for column in (submit, duration, start, end) if column is not None}
     return Columns(submit, duration, start, end, tuple(n for index, n in enumerate(names) if index not in used))
 
@@ -190,10 +195,10 @@ def _recognised(part: Part, names: Sequence[str]) -> Column | None:
     return min(candidates, key=lambda each: each[:2])[2] if candidates else None
 
 
-def _split(name: str) -> tuple[str, float]:
-    """Take a unit from the end of a name."""
+def _split(name: str) -> tuple[str, float | None]:
+    """Take a unit from the end of a name, if there is one."""
     stem, _, unit = _plain(name).rpartition("_")
-    return (stem, _UNITS[unit]) if stem and unit in _UNITS else (_plain(name), 1.0)
+    return (stem, _UNITS[unit]) if stem and unit in _UNITS else (_plain(name), None)
 
 
 def _plain(name: str) -> str:
@@ -207,8 +212,13 @@ def _shown(cell: object) -> str:
     return repr(text if len(text) <= SHOWN else f"{text[:SHOWN]}…")
 
 
-def read_time(cell: object) -> float:
-    """Read a time as seconds since the epoch; one without a zone is UTC. Raises ValueError with what is expected."""
+def read_time(cell: object, unit: float | None = None) -> float:
+    """Read a time as seconds since the epoch; one without a zone is UTC. Raises ValueError with what is expected.
+
+    Args:
+        cell: What stands there.
+        unit: Seconds that 1 is; None: seconds or milliseconds, as large as it is.
+    """
     if isinstance(cell, datetime):
         return (cell if cell.tzinfo else cell.replace(tzinfo=UTC)).timestamp()
     number = _number(cell)
@@ -218,6 +228,8 @@ def read_time(cell: object) -> float:
             number = (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp()
         except (ValueError, OverflowError):
             raise ValueError(TIME) from None
+    elif unit is not None:
+        number *= unit
     elif abs(number) >= MILLISECONDS:
         number /= 1000.0
     if not -LATEST <= number <= LATEST:

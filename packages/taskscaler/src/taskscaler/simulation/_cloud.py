@@ -19,6 +19,9 @@ from taskscaler.simulation._environment import PoolEnvironment
 OUT_OF_STOCK = "the cloud has no capacity"
 """Why requests are refused during a stock-out."""
 
+SHORTEST = 1.0
+"""Seconds that a stock-out takes at least, and the time until the next: else no other time would ever come."""
+
 Schedule = Callable[[float, Callable[[], None]], None]
 """Has something done so many seconds from now."""
 
@@ -104,7 +107,8 @@ class Cloud:
     def begin(self) -> None:
         """Let its troubles take their course."""
         if self.environment.stock_outs is not None:
-            self._schedule(self.environment.stock_outs.every.sample(self._stream("stock-outs")), self._run_out)
+            every = self.environment.stock_outs.every.sample(self._stream("stock-outs"))
+            self._schedule(max(SHORTEST, every), self._run_out)
 
     def view(self) -> messages.Updated:
         """What it shows now."""
@@ -234,7 +238,7 @@ class Cloud:
         machine.takes_no_jobs = bool(share) and self._stream("ready failures").random() < share
         preemptions = self.environment.preemptions
         if preemptions is not None:
-            after = preemptions.after.sample(self._stream("preemptions"))
+            after = self._draw("preemptions", preemptions.after)
             if preemptions.notice:
                 deadline = self._now() + after
                 self._schedule(max(0.0, after - preemptions.notice), partial(self._announce, machine, deadline))
@@ -270,7 +274,8 @@ class Cloud:
         """A stock-out begins."""
         if self.environment.stock_outs is not None:
             self._is_out_of_stock = True
-            self._schedule(self.environment.stock_outs.lasts.sample(self._stream("stock-outs")), self._restock)
+            lasts = self.environment.stock_outs.lasts.sample(self._stream("stock-outs"))
+            self._schedule(max(SHORTEST, lasts), self._restock)
 
     def _restock(self) -> None:
         self._is_out_of_stock = False

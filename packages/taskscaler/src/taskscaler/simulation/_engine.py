@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from heapq import heappop, heappush
 from itertools import count
-from math import inf
+from math import ceil, inf
 from random import Random
 
 from attrs import evolve, fields_dict
@@ -38,6 +38,11 @@ SOON = 0.006
 
 PATIENCE = 2 * 86400.0
 """Simulated seconds, besides those that the longest job takes, in which none has ended: after that none ever will."""
+
+PRESENT = 1e9
+"""Seconds since the epoch: in 2001."""
+
+WEEK = 7 * 86400.0
 
 LEFT_OUT = 1e12
 """Seconds between the heartbeats of an instance."""
@@ -73,7 +78,9 @@ def simulate(
     """
     if not len(jobs):
         raise ValueError("jobs: expected at least one, found none")
-    return Simulation(fleet, jobs, environment or Environment(), seed, observer, drain=drain).run()
+    offset = _offset(jobs.begins)
+    simulation = Simulation(fleet, jobs.later(offset), environment or Environment(), seed, observer, drain=drain)
+    return simulation.run().earlier(offset)
 
 
 class Simulation:
@@ -270,8 +277,7 @@ class Simulation:
             self._perform(actions)
         else:
             self._tally.queue()
-            if self.fleet.acquire_timeout != inf:
-                self._after(self.fleet.acquire_timeout, partial(self._give_up, str(number)))
+            self._await(str(number))
         self._heed()
 
     def _deliver(self, action: Deliver) -> None:
@@ -317,12 +323,21 @@ class Simulation:
         self._after(0.0, partial(self._try_again, action.lease.key))
 
     def _try_again(self, key: str) -> None:
-        self._perform(self.core.acquire(key, self.now, place=_ticket(key)).actions)
+        actions = self.core.acquire(key, self.now, place=_ticket(key)).actions
+        self._perform(actions)
+        if self.core.ledger.waiter(key) is not None:
+            self._await(key)
         self._heed()
 
-    def _give_up(self, key: str) -> None:
-        """Somebody has waited for as long as may be, if they still wait."""
-        if self.core.ledger.waiter(key) is not None:
+    def _await(self, key: str) -> None:
+        """A job begins to wait: for so long, each time."""
+        if self.fleet.acquire_timeout != inf:
+            self._after(self.fleet.acquire_timeout, partial(self._give_up, key, self.now))
+
+    def _give_up(self, key: str, since: float) -> None:
+        """Somebody has waited for as long as may be, if they still do."""
+        waiter = self.core.ledger.waiter(key)
+        if waiter is not None and waiter.asked_at == since:
             self._perform(self.core.cancel(key, self.now).actions)
             self._refuse(Refuse(key, "no slot became free in time"))
             self._heed()
@@ -395,6 +410,9 @@ class Simulation:
         tally = self._tally
         for cloud in self._clouds.values():
             cloud.settle()
+        for _, _, call in self._events:  # of tries that were lost, and would have ended later
+            if isinstance(call, partial) and call.func == self._end_job and call.args[0] in self._broken:
+                tally.busy += self._broken[call.args[0]] - call.args[1]
         pools = [_of(cloud) for cloud in self._clouds.values()]
         slots = {pool.name: pool.capacity_per_instance for pool in self.fleet.pools}
         return Outcome(
@@ -416,6 +434,14 @@ class Simulation:
             pools=pools,
             series=tally.series(),
         )
+
+
+def _offset(begins: float) -> float:
+    """How much later the core lives than jobs that begin long ago, or at nought: it takes the time to be the present.
+
+    Whole weeks, so that policies hold at the same hours of the same days.
+    """
+    return 0.0 if begins >= PRESENT else ceil((PRESENT - begins) / WEEK) * WEEK
 
 
 def _ticket(key: str) -> int:

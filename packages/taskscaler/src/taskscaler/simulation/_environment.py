@@ -14,7 +14,7 @@ A_MINUTE = Constant(60.0)
 
 @frozen(kw_only=True)
 class StockOuts:
-    """Times in which the cloud has no capacity: every request for more is refused."""
+    """Times in which the cloud has no capacity: every request for more is refused. None is shorter than a second."""
 
     every: Distribution
     """Seconds from the end of one to the begin of the next."""

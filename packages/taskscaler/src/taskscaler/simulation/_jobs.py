@@ -51,6 +51,10 @@ class Jobs:
         """Seconds that all of them run."""
         return sum(self.durations)
 
+    def later(self, seconds: float) -> Self:
+        """The same, submitted so much later."""
+        return type(self)(array("d", (at + seconds for at in self.submits)), self.durations) if seconds else self
+
     def between(self, since: float, until: float) -> Self:
         """Those that are submitted from then until before then."""
         first, end = bisect_left(self.submits, since), bisect_left(self.submits, until)

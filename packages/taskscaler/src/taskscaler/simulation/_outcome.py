@@ -4,7 +4,7 @@ from array import array
 from collections.abc import Mapping, Sequence
 from math import ceil
 
-from attrs import field, frozen
+from attrs import evolve, field, frozen
 
 HOUR = 3600.0
 """Seconds."""
@@ -170,6 +170,11 @@ class Outcome:
     """In the fleet's order."""
 
     series: Series
+
+    def earlier(self, seconds: float) -> "Outcome":
+        """The same, so much earlier."""
+        series = evolve(self.series, begins=self.series.begins - seconds)
+        return evolve(self, began=self.began - seconds, ended=self.ended - seconds, series=series)
 
     @property
     def instance_hours(self) -> float:

@@ -115,8 +115,8 @@ def picture(draw: Callable[["Axes"], None], height: float = HEIGHT) -> str:
     import matplotlib as mpl
     from matplotlib.figure import Figure
 
-    settings = {"svg.hashsalt": "taskscaler", "svg.fonttype": "path", "font.size": 9.0}
-    with mpl.rc_context({**settings, "text.parse_math": False}):  # a dollar is a dollar
+    with mpl.rc_context({"svg.hashsalt": "taskscaler", "svg.fonttype": "path", "font.size": 9.0}):
+        mpl.rcParams["text.parse_math"] = False  # a dollar is a dollar
         figure = Figure(figsize=(WIDTH, height), layout="constrained")
         axes = figure.add_subplot()
         axes.spines[["top", "right"]].set_visible(False)

@@ -16,6 +16,7 @@ from taskscaler._observe import GONE, DecisionEvent, InstanceEvent
 from taskscaler._recorded_run import RecordedRun, read_run
 from taskscaler._wording import counted
 from taskscaler.batch import Begun, Results, Resumed
+from taskscaler.simulation._cells import LONGEST_JOB
 from taskscaler.simulation._distributions import Constant, Distribution, Empirical, Exponential, InOrder
 from taskscaler.simulation._environment import Environment, PoolEnvironment, Preemptions
 from taskscaler.simulation._jobs import Jobs
@@ -90,7 +91,10 @@ def _tries(run: RecordedRun) -> Iterator[tuple[float, float] | None]:
                 yield None
                 continue
             submitted = max(ready, began[min(attempt.run, len(began)) - 1])
-            yield min(submitted, attempt.started), max(0.0, attempt.ended - attempt.started)
+            took = max(0.0, attempt.ended - attempt.started)
+            if took > LONGEST_JOB:
+                raise ValueError(f"job {planned.name!r} ran for longer than a year")
+            yield min(submitted, attempt.started), took
             ready = attempt.ended
 
 

@@ -15,6 +15,8 @@ from attrs.validators import ge, gt, le
 
 from fleeting import ConfigError
 from fleeting.config import did_you_mean, parse_duration
+from fleeting.plugins import span
+from taskscaler.simulation._cells import LONGEST_JOB
 from taskscaler.simulation._distributions import Constant, Distribution, parse_distribution
 from taskscaler.simulation._jobs import Jobs
 
@@ -67,7 +69,7 @@ class Synthetic:
     """Seconds since the epoch: a Monday in January 2024, at 00:00 UTC."""
 
     def make(self, seed: int) -> Jobs:
-        """Make them up; one seed makes the same."""
+        """Make them up; one seed makes the same. Raises ValueError if a job would run for longer than a year."""
         arrivals, sizes = _stream(seed, "arrivals"), _stream(seed, "durations")
         at_once = int(self.jobs * self.bursts) // self.burst_jobs
         weights = [*accumulate(self.weights())]
@@ -76,7 +78,10 @@ class Synthetic:
         for _ in range(at_once):
             submits.extend([self._draw(weights, arrivals)] * self.burst_jobs)
         submits = array("d", sorted(submits))
-        return Jobs(submits, array("d", (self.duration.sample(sizes) for _ in range(self.jobs))))
+        durations = array("d", (self.duration.sample(sizes) for _ in range(self.jobs)))
+        if max(durations) > LONGEST_JOB:
+            raise ValueError(f"duration: a job would run for {span(max(durations))}, expected at most a year")
+        return Jobs(submits, durations)
 
     def weights(self) -> Iterator[float]:
         """How many come in each minute, in proportion."""

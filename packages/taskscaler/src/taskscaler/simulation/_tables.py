@@ -19,10 +19,14 @@ from taskscaler.simulation._jobs import Jobs
 from taskscaler.simulation._synthetic import MOST_JOBS
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     import pyarrow.parquet as pq
 
 LONGEST_LINE = 64 * 1024
 """Bytes."""
+
+LONGEST_CELL = 1000
+"""Bytes of a text in Parquet."""
 
 BATCH = 50_000
 """Rows that are read at once."""
@@ -105,6 +109,8 @@ class _Lines:
         if not line:
             raise StopIteration
         self.number += 1
+        if self.number > MOST_JOBS + 1:
+            raise ValueError(f"there are more than {MOST_JOBS} lines")
         if len(line) > LONGEST_LINE:
             raise ValueError(f"it is longer than {LONGEST_LINE // 1024} KiB, as no line of a table of jobs is")
         if b"\0" in line:
@@ -137,9 +143,12 @@ def read_parquet(path: Path, given: Mapping[str, str]) -> tuple[Jobs, list[str]]
     gathered, number = Gathered(), 0
     try:
         with pq.ParquetFile(path) as file:
-            names = [str(name) for name in file.schema_arrow.names]
-            columns = find_columns(names, given)
-            wanted = [each.name for each in (columns.submit, columns.duration, columns.start, columns.end) if each]
+            schema = file.schema_arrow
+        names = [str(name) for name in schema.names]
+        columns = find_columns(names, given)
+        wanted = [each.name for each in (columns.submit, columns.duration, columns.start, columns.end) if each]
+        texts = [name for name in wanted if pa.types.is_string(schema.field(name).type)]
+        with pq.ParquetFile(path, read_dictionary=texts) as file:  # else a few bytes may stand for gigabytes
             for row in _parquet_rows(file, wanted, names):
                 number += 1
                 gathered.add(columns.job(row))
@@ -156,9 +165,17 @@ def _parquet_rows(file: "pq.ParquetFile", wanted: Sequence[str], names: Sequence
     """Rows with the cells of those columns, in the places that they have among all."""
     places = [names.index(name) for name in wanted]
     for batch in file.iter_batches(batch_size=BATCH, columns=[*wanted]):
-        found = [batch.column(batch.schema.get_field_index(name)).to_pylist() for name in wanted]
+        found = [_cells_of(batch.column(batch.schema.get_field_index(name))) for name in wanted]
         for cells in islice(zip(*found, strict=True), batch.num_rows):
             row: list[object] = [None] * len(names)
             for place, cell in zip(places, cells, strict=True):
                 row[place] = cell
             yield row
+
+
+def _cells_of(column: "pa.Array") -> list[object]:
+    """The cells of a column. Raises ValueError if a text is too long, before each of its rows has a copy of it."""
+    texts = getattr(column, "dictionary", None)
+    if texts is not None and any(len(text.as_buffer() or b"") > LONGEST_CELL for text in texts if text.is_valid):
+        raise ValueError(f"a cell is longer than {LONGEST_CELL} bytes")
+    return list(column.to_pylist())

@@ -3,14 +3,18 @@
 import gzip
 import zlib
 from collections.abc import Mapping
+from itertools import pairwise
 from pathlib import Path
 
 from attrs import frozen
 
+from fleeting.plugins import span
 from taskscaler._errors import TraceUnreadable
+from taskscaler.batch import Results
 from taskscaler.simulation._gitlab_jobs import read_gitlab_jobs
 from taskscaler.simulation._jobs import Jobs
 from taskscaler.simulation._recorded import read_results
+from taskscaler.simulation._synthetic import LONGEST
 from taskscaler.simulation._tables import read_csv, read_parquet
 
 LOOKED_AT = 4096
@@ -41,6 +45,8 @@ def read_trace(path: Path, columns: Mapping[str, str] | None = None) -> Trace:
         OSError: It cannot be read.
     """
     given = columns or {}
+    if path.exists() and not path.is_dir() and not path.is_file():
+        raise TraceUnreadable(f"{path} is a pipe or a device; name a file")
     if path.is_dir():
         kind, (jobs, notes) = "results", read_results(path)
     else:
@@ -55,6 +61,10 @@ def read_trace(path: Path, columns: Mapping[str, str] | None = None) -> Trace:
             case "json":
                 jobs, notes = read_gitlab_jobs(path)
             case "events":
+                if path.name != Results(path.parent).events.name:
+                    raise TraceUnreadable(
+                        f"{path} is the event log of a batch under another name; name the directory that it comes from"
+                    )
                 jobs, notes = read_results(path.parent)
             case _:
                 jobs, notes = read_csv(path, given)
@@ -63,7 +73,18 @@ def read_trace(path: Path, columns: Mapping[str, str] | None = None) -> Trace:
     if not len(jobs):
         left_out = f" ({'; '.join(notes)})" if notes else ""
         raise TraceUnreadable(f"{path} has no job that has run{left_out}; name a trace with some")
+    _check_span(path, jobs)
     return Trace(jobs=jobs, notes=tuple(notes))
+
+
+def _check_span(path: Path, jobs: Jobs) -> None:
+    """See that no time is far from all others: a null that was written as 0 makes a simulation of half a century."""
+    if jobs.ends - jobs.begins > LONGEST:
+        gap, before = max((later - earlier, earlier) for earlier, later in pairwise(jobs.submits))
+        raise TraceUnreadable(
+            f"{path} covers {span(jobs.ends - jobs.begins)}, expected at most five years: no job is submitted for"
+            f" {span(gap)} after {before:.0f} s since the epoch; correct the times, or leave those jobs out"
+        )
 
 
 def _kind_of(path: Path, begin: bytes) -> str:
