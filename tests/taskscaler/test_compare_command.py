@@ -1,6 +1,7 @@
 """``taskscaler compare``: fleets side by side, which of them no other beats, and what it refuses."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -122,3 +123,11 @@ def test_the_frontier_has_those_that_no_other_beats() -> None:
         assert better
         assert entry not in best or better == [entry]
     assert all(found.times_the_bound(entry) > 1 for entry in found.entries if entry.outcome.waits.max == 0)
+
+
+def test_a_fleet_that_refuses_jobs_is_not_on_the_frontier(place: Path) -> None:  # noqa: ARG001  (the files are there)
+    """It has no waiting because it sends away those that would wait; the table says how many."""
+    printed = run(f"fleet.toml {SOME} --acquire-timeout 1s")
+    assert printed.exit_code == 0, printed.stderr
+    assert "frontier     none: every fleet refuses jobs" in printed.stdout
+    assert re.search(r"p99 +refused", printed.stdout)

@@ -133,7 +133,7 @@ def test_pools_and_a_bad_cloud(place: Path) -> None:  # noqa: ARG001  (the files
         ("fleet.toml --synthetic jobs=1 --since 2031-01-01", "no job is submitted between --since and --until; the"),
         ("fleet.toml --synthetic jobs=1 --fit .", "holds no results of a batch"),
         ("fleet.toml --synthetic jobs=1 --report no/where.html", "there is no directory no"),
-        ("fleet.toml --synthetic jobs=1 --report /dev/null", "/dev/null is no regular file"),
+        ("fleet.toml --synthetic jobs=1 --report /dev/null", "/dev/null is not a regular file"),
     ],
 )  # fmt: skip
 def test_what_is_wrong(place: Path, arguments: str, says: str) -> None:  # noqa: ARG001  (the files are there)

@@ -37,7 +37,7 @@ def _new_file(_: click.Context, __: click.Parameter, given: Path | None) -> Path
 
 def _new_report(context: click.Context, parameter: click.Parameter, given: Path | None) -> Path | None:
     if given is not None and given.exists() and not given.is_file():  # which would be replaced by one
-        raise click.BadParameter(f"{given} is no regular file; name one, or one that is not there yet")
+        raise click.BadParameter(f"{given} is not a regular file; name one, or one that does not exist yet")
     return _new_file(context, parameter, given)
 
 

@@ -59,7 +59,10 @@ def compare_files(
         (paragraphs.go_on if number else paragraphs.add)(("", line))
     best = [entry.name for entry in comparison.frontier]
     knows = f"knows all jobs in advance and lets none wait; a boot takes {span(comparison.boot)}"
-    paragraphs.add(("frontier", "; ".join(best)), (CLAIRVOYANT, f"{knows}. A fleet that lets jobs wait can cost less"))
+    paragraphs.add(
+        ("frontier", "; ".join(best) or "none: every fleet refuses jobs"),
+        (CLAIRVOYANT, f"{knows}. A fleet that lets jobs wait can cost less"),
+    )
     if report is not None:
         paragraphs.add(("report", str(report)))
     return SUCCEEDED
@@ -85,6 +88,8 @@ def _cells(comparison: Comparison) -> Iterator[list[str]]:
     """The table: its head, a line for each fleet, and one for each bound."""
     money = comparison.currency
     head = ["", "hours", "× clairvoyant", "bought", "peak", "p50", "p95", "p99"]  # noqa: RUF001  (it is "times")
+    refuses = any(entry.outcome.refused for entry in comparison.entries)
+    head += ["refused"] if refuses else []
     yield [*head, money] if money else head
     for entry in comparison.entries:
         waits = entry.outcome.waits
@@ -95,12 +100,21 @@ def _cells(comparison: Comparison) -> Iterator[list[str]]:
             f"{entry.outcome.bought:,}",
             f"{entry.outcome.peak_instances:,}",
             *(span(waits.quantile(share)) for share in (0.5, 0.95, 0.99)),
+            *([f"{entry.outcome.refused:,}"] if refuses else []),
         ]
         yield [*cells, amount(comparison.cost(entry))] if money else cells
     for name, bound in ((CLAIRVOYANT, comparison.clairvoyant), (ALWAYS_MAX, comparison.always_max)):
         hours = comparison.clairvoyant.instance_hours
         times = f"{bound.instance_hours / hours:.2f}" if hours else "1.00"
-        cells = [name, amount(bound.instance_hours), times, f"{bound.bought:,}", f"{bound.peak:,}", *["0s"] * 3]
+        cells = [
+            name,
+            amount(bound.instance_hours),
+            times,
+            f"{bound.bought:,}",
+            f"{bound.peak:,}",
+            *["0s"] * 3,
+            *["0"] * refuses,
+        ]
         yield [*cells, ""] if money else cells
 
 

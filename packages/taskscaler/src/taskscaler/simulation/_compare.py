@@ -60,9 +60,13 @@ class Comparison:
 
     @property
     def frontier(self) -> Sequence[Entry]:
-        """Those of which no other is as cheap and lets jobs wait as little, the cheapest first."""
+        """Those of which no other is as cheap and lets jobs wait as little, the cheapest first.
+
+        One that refuses jobs is not among them: who sends away those that would wait has no waiting, and saves money.
+        """
         frontier: list[Entry] = []
-        for entry in sorted(self.entries, key=lambda each: (self.cost(each), each.wait)):
+        serving = [entry for entry in self.entries if not entry.outcome.refused]
+        for entry in sorted(serving, key=lambda each: (self.cost(each), each.wait)):
             if not frontier or entry.wait < frontier[-1].wait:
                 frontier.append(entry)
         return frontier

@@ -69,7 +69,8 @@ def simulate(
         jobs: At least one.
         environment: How long things take, and what goes wrong. None: booting takes a minute, and nothing else time.
         seed: Of all that is left to chance. The same arguments lead to the same outcome, byte for byte.
-        observer: Hears of all that a scaler reports; that costs a good part of the speed. None: nobody.
+        observer: Hears of all that a scaler reports; that costs a good part of the speed. None: nobody. If the jobs
+            begin before 2001, its events are so many whole weeks later.
         drain: Whether the fleet is removed once all jobs are done, and that is paid for, too.
 
     Raises:
