@@ -138,7 +138,8 @@ async def test_a_host_without_setsid_will_do(tmp_path: Path) -> None:
             pid = await begun(connection, "a")
             await connection.kill("a")
             output = Collector("output")
-            assert (await connection.attach("a", output=output)).signal == "SIGTERM"
+            ended = await connection.attach("a", output=output)
+            assert ended.signal in ("SIGTERM", "SIGKILL")  # the latter where its time to end is used up before it runs
             assert output.data == b"%d\n" % pid
             heard, starts = Collector("output"), list[bytes]()
             completed = await connection.start_attached(

@@ -301,12 +301,12 @@ class Plan:
     def standing(self) -> Standing:
         """All numbers that decisions read and no time changes; counted once after each message. O(1)."""
         if self._standing is None:
-            growth, table = self._growth, self._table
+            growth = self._growth
             outstanding = growth.outstanding
             self._standing = Standing(
-                coming=outstanding + table.count(Stage.WAITING) + table.count(Stage.PREPARING),
-                removing=table.count(Stage.REMOVING),
-                total=len(table.by_id) + outstanding,
+                coming=self.coming,
+                removing=self.removing,
+                total=len(self._table.by_id) + outstanding,
                 outstanding=outstanding,
                 withdrawable=growth.withdrawable,
                 room=growth.room,
