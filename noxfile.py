@@ -113,12 +113,12 @@ def chaos(session: nox.Session) -> None:
 
 @nox.session
 def later(session: nox.Session) -> None:
-    """Run what the suite has no part of, and other seeds; arguments after ``--`` replace ``--seeds 500:2000``.
+    """Run what the suite has no part of, and more stories; arguments after ``--`` replace ``--seeds 500:2000``.
 
     With a worker a core, for whole pipelines and installations have time limits of others' making.
     """
     session.run("pytest", A_CORE_EACH, "--durations=10", "--later", env=COMPILED)
-    _play_on(session, "--seeds", "500:2000")
+    session.run("python", "-m", "tests.chaos", *(session.posargs or ["--seeds", "500:2000"]), env=COMPILED)
 
 
 @nox.session
@@ -129,15 +129,10 @@ def full(session: nox.Session) -> None:
     integration runs ``tests`` and ``later``.
     """
     session.run("pytest", *ON_ALL_CORES, "--rest", env=COMPILED)
-    _play_on(session, "--seeds", "0:2000")
-
-
-def _play_on(session: nox.Session, *stories: str) -> None:
-    """Play all state machines with other examples, and stories."""
     for seed in SEEDS:
         other = ("--hypothesis-profile=fresh", f"--hypothesis-seed={seed}")
         session.run("pytest", A_CORE_EACH, *other, "-k", "runTest", *MACHINES, env=COMPILED)
-    session.run("python", "-m", "tests.chaos", *(session.posargs or stories), env=COMPILED)
+    session.run("python", "-m", "tests.chaos", *(session.posargs or ["--seeds", "0:2000"]), env=COMPILED)
 
 
 @nox.session

@@ -68,7 +68,7 @@ def test_what_the_suite_leaves_out_is_there() -> None:
 
 
 def test_every_state_machine_has_more_seeds(pytestconfig: pytest.Config) -> None:
-    """`nox -s later` and `full` play each with other examples, wherever it is; what is collected here is looked at."""
+    """`nox -s full` plays each with other examples, wherever it is; what is collected here is looked at."""
     machines = {
         item.path.relative_to(ROOT).as_posix() for item in pytestconfig.stash[COLLECTED].all if item.name == "runTest"
     }

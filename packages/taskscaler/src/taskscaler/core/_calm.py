@@ -106,11 +106,12 @@ class Calm:
         spare = usable - called_for
         surplus = spare + arriving
         if surplus < 0:
-            if stuck and now < self._stuck_until:
-                return self._stuck_until
             releases = self._releases(policy, now)
-            expected = idle_target - idle_to_ask_for(policy, in_use, releases.slots)
-            return releases.until if -surplus <= expected else None
+            expected = max(0, idle_target - idle_to_ask_for(policy, in_use, releases.slots))
+            expected_until = releases.until if expected else inf
+            if stuck and now < self._stuck_until:
+                return min(self._stuck_until, expected_until)
+            return expected_until if -surplus <= expected else None
         if withdrawable and surplus >= self._fewest:
             return None
         due = self._first_due(spare, policy, now) if spare > 0 else inf
