@@ -6,7 +6,7 @@ import zlib
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from io import BufferedReader
-from itertools import chain, islice
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
@@ -166,7 +166,7 @@ def _parquet_rows(file: "pq.ParquetFile", wanted: Sequence[str], names: Sequence
     places = [names.index(name) for name in wanted]
     for batch in file.iter_batches(batch_size=BATCH, columns=[*wanted]):
         found = [_cells_of(batch.column(batch.schema.get_field_index(name))) for name in wanted]
-        for cells in islice(zip(*found, strict=True), batch.num_rows):
+        for cells in zip(*found, strict=True):
             row: list[object] = [None] * len(names)
             for place, cell in zip(places, cells, strict=True):
                 row[place] = cell
