@@ -20,14 +20,16 @@ SHOWN = 9
 MAX_ROUTING = 159
 """Bytes that a routable token may hold beside its random ones."""
 
+LONGEST = 4096
+"""Characters of a token that are looked at; a job's has about a thousand, a routable one 300 and its prefix at most."""
+
 _RANDOM = 16
 _DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
-_ROUTABLE = re.compile(
-    r"(?P<signed>(?P<prefix>[A-Za-z0-9_-]*?-(?:t[0-9]_)?)(?P<body>[A-Za-z0-9_-]+)\.01\.(?P<length>[0-9a-z]{2}))"
-    r"(?P<crc>[0-9a-z]{7})"
-)
+_ROUTABLE = re.compile(r"(?P<signed>(?P<body>[!-~]*)\.01\.(?P<length>[0-9a-z]{2}))(?P<crc>[0-9a-z]{7})")
+_BODY = re.compile(r"[A-Za-z0-9_-]+")
+_LINE = re.compile(r"(?P<key>[a-z]):(?P<number>[0-9a-z]{1,13})")
 _PREFIX = re.compile(r"glrt-(?:t[0-9]_)?|t[0-9]_|glrtr-|glcbt-|GR[0-9]{7}")
-_JWT = re.compile(r"glcbt-[\w-]+\.(?P<claims>[\w-]+)\.[\w-]+", re.ASCII)
+_JWT = re.compile(r"(?:[\w-]*-)?glcbt-[\w-]+\.(?P<claims>[\w-]+)\.[\w-]+", re.ASCII)
 _KEYS = {"c": "cell", "g": "group", "o": "organization", "p": "project", "u": "user", "t": "type"}
 
 
@@ -65,6 +67,8 @@ def shorten(token: str) -> str:
 
 def read_token(token: str) -> Hints:
     """What a token says of itself; without hints if it is of another kind, or damaged."""
+    if len(token) > LONGEST:
+        return Hints()
     if found := _JWT.fullmatch(token):
         return _of_claims(found["claims"])
     if found := _ROUTABLE.fullmatch(token):
@@ -78,13 +82,20 @@ def mint_routable(prefix: str, routing: Mapping[str, int], random: bytes) -> str
     Args:
         prefix: What it begins with, such as ``glrt-t2_``.
         routing: Numbers by their letters: ``c`` the cell, ``g`` the group, ``o`` the organization, ``p`` the project,
-            ``u`` the user.
+            ``u`` the user, ``t`` the kind of runner. GitLab's own tokens always have an organization.
         random: Sixteen bytes that nobody can guess.
+
+    Raises:
+        ValueError: GitLab would not make such a token.
     """
     if len(random) != _RANDOM:
         raise ValueError(f"expected {_RANDOM} random bytes, found {len(random)}")
     if unknown := routing.keys() - _KEYS.keys():
         raise ValueError(f"unknown parts of a routable token: {', '.join(sorted(unknown))}")
+    if "o" not in routing:
+        raise ValueError("expected o, the organization, which every routable token names")
+    if any(number < 0 for number in routing.values()):
+        raise ValueError("expected numbers from 0 on")
     payload = "\n".join(f"{key}:{_base36(number)}" for key, number in sorted(routing.items())).encode()
     if len(payload) > MAX_ROUTING:
         raise ValueError(f"expected at most {MAX_ROUTING} bytes of routing, found {len(payload)}")
@@ -105,12 +116,12 @@ def _of_routable(found: re.Match[str]) -> Hints:
     if zlib.crc32(found["signed"].encode()) != int(found["crc"], 36):
         return Hints()
     length = int(found["length"], 36)
-    body = f"{found['prefix']}{found['body']}"[-length:]  # a prefix of one's choice may look like a part of it
-    decoded = _decode(body)
-    if len(body) != length or decoded is None or len(decoded) <= _RANDOM or decoded[-1] != len(decoded) - _RANDOM - 1:
+    body = found["body"][-length:]  # whatever an administrator has chosen as the prefix of tokens
+    decoded = _decode(body) if len(body) == length and _BODY.fullmatch(body) else None
+    if decoded is None or len(decoded) <= _RANDOM or decoded[-1] != len(decoded) - _RANDOM - 1:
         return Hints()
-    lines = decoded[_RANDOM:-1].decode("ascii", "replace").splitlines()
-    return _named({key: value for key, separator, value in (line.partition(":") for line in lines) if separator})
+    lines = [*map(_LINE.fullmatch, decoded[_RANDOM:-1].decode("ascii", "replace").split("\n"))]
+    return _named({line["key"]: line["number"] for line in lines if line}) if all(lines) else Hints()
 
 
 def _of_claims(text: str) -> Hints:
