@@ -1,5 +1,6 @@
 """Jobs of the *instance* executor that outlive their manager, on real agents."""
 
+import os
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import contextmanager
@@ -322,6 +323,21 @@ async def test_a_time_out_counts_while_nobody_is_there(bench: Bench) -> None:
     assert unmeasured(await bench.attach(job, name=f"{BATCH}-quick", elapsed=7200.0)) == WELL
     assert bench.output.data == b"done\n"
     await bench.executor().end(bench.slot, name=f"{BATCH}-quick")
+
+
+async def test_who_has_had_its_time_before_its_directory_is_there_has_timed_out(bench: Bench) -> None:
+    """What is cut short of making it is no error of the instance."""
+    first = f"{BATCH}-first"
+    await bench.attach(await bench.start("true", name=first), name=first)
+    (directory,) = (each for each in names_in(bench.remote()) if each.endswith(first))
+    await bench.executor().end(bench.slot, name=first)
+    os.mkfifo(bench.remote(f"{directory.removesuffix(first)}{NAME}.script"))  # who writes it waits for a reader
+    job = await bench.start("echo ran", timeout=3600.0)
+    outcome = await bench.attach(job, elapsed=7200.0)
+    assert (outcome.verdict, outcome.why) == (Verdict.TIMED_OUT, "took longer than 1h0m0s")
+    assert bench.output.data == b""
+    await bench.executor().end(bench.slot, name=NAME)
+    assert await bench.left() == []
 
 
 async def test_a_clock_that_is_set_back_gives_no_time(bench: Bench) -> None:

@@ -154,9 +154,18 @@ class KeptSlot:
         Raises:
             ConnectError: The instance could not do what comes before the job.
         """
+        return self._ended(*await self._attach(offset, output))
+
+    async def kill(self, offset: int, output: Sink) -> Completed:
+        """End the job, and pass on what it has printed from a byte on; it may not even have begun."""
+        await self.detached.kill(self.wanted.name)
+        completed, _ = await self._attach(offset, output)
+        return completed
+
+    async def _attach(self, offset: int, output: Sink) -> tuple[Completed, "_Beginning"]:
         beginning = _Beginning(output, is_over=offset > 0)
         known = offset + len(_BEGAN) if offset else 0
-        return self._ended(await self.detached.attach(self.wanted.name, offset=known, output=beginning), beginning)
+        return await self.detached.attach(self.wanted.name, offset=known, output=beginning), beginning
 
     def _ended(self, completed: Completed, beginning: "_Beginning") -> Completed:
         """How the job ended, or raise why it did not begin."""

@@ -258,8 +258,7 @@ class InstanceExecutor:
         if not await slot.is_running():  # it ended by itself, and only its output took so long
             return _outcome(await slot.follow(offset, output))
         with anyio.move_on_after(self._config.cleanup_timeout):
-            await slot.detached.kill(slot.wanted.name)
-            return _timed_out(job).with_usage((await slot.follow(offset, output)).usage)
+            return _timed_out(job).with_usage((await slot.kill(offset, output)).usage)
         return _timed_out(job)
 
     async def _run_in_time(self, slot: Slot, job: JobSpec, output: Sink) -> JobOutcome:
