@@ -45,6 +45,7 @@ class Slot:
     pool: str = "default"
     place: int = 0
     persistent: bool = False
+    cut_off: bool = False
 
     async def connect_info(self) -> ConnectInfo:
         """It has no address."""

@@ -212,6 +212,8 @@ class Slot:
     place: int = 0
 
     persistent: bool = False
+    cut_off: bool = True
+    """Whether its connection died where an executor says that the instance cannot be reached."""
 
     def mark_suspect(self, why: str) -> None:
         """Note it; the scaler heeds it when the lease ends."""
@@ -240,6 +242,7 @@ class SmallScaler:
     held: dict[str, tuple[str, anyio.CancelScope]] = field(factory=dict)
     losses: dict[str, Loss] = field(factory=dict)
     suspects: list[tuple[str, str]] = field(factory=list)
+    cut_off: bool = True
     asked: int = 0
     places: list[tuple[str, int | None]] = field(factory=list)
     """For each acquire its key, and the place in the queue that it wanted back."""
@@ -281,7 +284,7 @@ class SmallScaler:
         with anyio.CancelScope() as body:
             self.held[key] = instance, body
             try:
-                yield Slot(instance, suspects=self.suspects, place=number)
+                yield Slot(instance, suspects=self.suspects, place=number, cut_off=self.cut_off)
             finally:
                 del self.held[key]
                 if instance in dict(self.suspects):
@@ -991,6 +994,18 @@ async def test_an_error_in_a_group_is_the_one_that_it_is(bench: Bench, error: Ex
     state = await finished(bench.batch(job("job"), plays={"job": fails_with(wrapped, times=1)}))
     assert state["job"].state is end
     assert bench.scaler.suspects == []
+
+
+@pytest.mark.anyio
+async def test_where_nobody_answers_on_a_connection_that_lives_a_job_is_not_tried_again(bench: Bench) -> None:
+    """As if the Docker daemon there hung: the instance is suspect, and the retry goes elsewhere."""
+    bench.scaler.free, bench.scaler.cut_off = ["i-1"], False
+    mute = Unreachable("the Docker daemon did not answer within 30s (i-1)")
+    state = await finished(bench.batch(job("job"), plays={"job": fails_with(mute, times=1)}))
+    first, second = state["job"].attempts
+    assert (first.state, second.state) == (JobState.LOST, JobState.SUCCEEDED)
+    assert first.instance != second.instance
+    assert bench.scaler.suspects == [(first.instance, str(mute))]
 
 
 @given(st.lists(st.sampled_from([None, *ODD]), min_size=1, max_size=6), st.integers(0, 2))

@@ -197,6 +197,7 @@ def test_what_nobody_expects_speaks_against_the_instance(scaler: Taskscaler) -> 
     executor = Wrong()
     with FleetExecutor(scaler, executor=executor) as fleet:
         assert result_of(fleet.submit(JobSpec(name="right", script="true"))).attempts == 2
+        assert executor.instances[0] != executor.instances[1]  # where nobody answers though the connection lives
         with pytest.raises(ExceptionGroup):
             result_of(fleet.submit(JobSpec(name="wrong", script="true")))
         assert result_of(fleet.submit(JobSpec(name="right", script="true"))).attempts == 1

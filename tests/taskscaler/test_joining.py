@@ -89,6 +89,11 @@ class Slot:
         """Whether it may be left."""
         return self.scaler.persistent
 
+    @property
+    def cut_off(self) -> bool:
+        """Whether its connection died: nothing else happens to it here."""
+        return True
+
     def mark_suspect(self, why: str) -> None:
         """Note it."""
         self.scaler.world.suspects.append(f"{self.instance}: {why}")

@@ -187,6 +187,14 @@ class Lease:
         return self._state.persistent
 
     @property
+    def cut_off(self) -> bool:
+        """Whether a connection to the instance died, or could not be made; then the scaler finds out what is wrong.
+
+        Work that finds nobody to answer although its connection lives has to say so: see `mark_suspect`.
+        """
+        return self._state.cut_off
+
+    @property
     def trace_env(self) -> Mapping[str, str]:
         """The variables with which what runs in the slot joins the trace that this lease is in, as W3C names it.
 

@@ -52,6 +52,11 @@ class Slot(Leased, Protocol):
         """Whether it may be left to a later process."""
         ...
 
+    @property
+    def cut_off(self) -> bool:
+        """Whether a connection to the instance died, or could not be made: then its scaler looks into that."""
+        ...
+
     def mark_suspect(self, why: str) -> None:
         """Say that something is wrong with the instance: it is to get no new work."""
         ...
@@ -199,7 +204,9 @@ class Tries:
             await self._see_out(lease, outliving, output, partial(outliving.run, output, record.logged))
         else:
             run = self._executors[job.executor].run
-            await self._finish(job, output, partial(run, job.spec, lease, output=output.write, artifacts=artifacts))
+            await self._finish(
+                lease, job, output, partial(run, job.spec, lease, output=output.write, artifacts=artifacts)
+            )
 
     async def _go_on(self, lease: Slot, job: Job, output: JobLog) -> None:
         record = self._history.state[job.name]
@@ -232,16 +239,20 @@ class Tries:
         Only one that goes on without us is left as it is.
         """
         try:
-            await self._finish(outliving.job, output, run)
+            await self._finish(lease, outliving.job, output, run)
         finally:
             if not self.leaves(lease, outliving.job):
                 await outliving.end()
 
-    async def _finish(self, job: Job, output: JobLog, run: Callable[[], Awaitable[JobOutcome]]) -> None:
+    async def _finish(self, lease: Slot, job: Job, output: JobLog, run: Callable[[], Awaitable[JobOutcome]]) -> None:
         """Run it, and write down what came of it."""
         record = self._history.state[job.name]
         try:
             result = await self._execute(run, output)
+        except Unreachable as error:
+            if not lease.cut_off:  # what should have answered there does not, and the next try must not meet it again
+                lease.mark_suspect(str(error))
+            raise
         except (CommandLost, NameUnknown, Unsupported) as error:
             last = record.attempts[-1]
             ran_on = last.run != self._history.state.run

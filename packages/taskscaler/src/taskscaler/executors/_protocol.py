@@ -179,7 +179,8 @@ class Executor(Protocol):
             How it ended. A script that fails is an outcome and no exception.
 
         Raises:
-            Unreachable: The connection died and whether the job ended is unknown; it may be tried elsewhere.
+            Unreachable: The connection died, or nothing answers there, and whether the job ended is unknown; it may be
+                tried elsewhere, and the instance gets no new work.
             ConnectError: The job cannot be run there; trying again would not help.
             OSError: The job's files could not be read, or its artifacts not be written, on this side.
 

@@ -237,6 +237,8 @@ class FleetExecutor(Executor):
             return await self._executor.run(task.spec, lease, output=output, artifacts=artifacts)
         except Exception as raised:
             error = documented(raised)
+            if isinstance(error, Unreachable) and not lease.cut_off:  # what should have answered there does not
+                lease.mark_suspect(str(error))
             if error is None:
                 log.exception("try_failed", extra={"job": task.spec.name, "instance": lease.instance})
                 lease.mark_suspect(f"a job failed there unexpectedly: {named(raised)}")
