@@ -1229,7 +1229,7 @@ class CoreMachine(RuleBasedStateMachine):
         """If nothing else happens, the first thing foreseen happens then, and nothing before; with routine or not."""
         core, now = deepcopy(self.world.core), self.world.now
         passed_over = {Next.POLICY, Next.TAKEN} if routine else {Next.POLICY, Next.TAKEN, Next.LOOK, Next.CHECK}
-        foreseen = [item for item in forecast(core, now) if item.what not in passed_over]
+        foreseen = [item for item in Snapshot(core, now).upcoming if item.what not in passed_over]
         at, happened = next_actions(core, now, routine=routine)
         soonest = [thing for item in foreseen if item.at <= at for thing in things(item)]
         assert [item.at for item in foreseen[:1]] == [at][: len(happened)], (foreseen[:1], happened)
@@ -1635,6 +1635,37 @@ def test_what_waits_behind_a_call_that_hangs_is_asked_of_another_pool() -> None:
     assert core.plans["a"].queued == 0
     (item,) = [item for item in forecast(world.core, since) if item.what is Next.ASK]
     assert (item.at, item.pool, item.count, item.why) == (at, "b", 1, "the cloud has not answered pool a")
+
+
+def assert_foreseen(world: World) -> None:
+    """What is foreseen first is what happens first."""
+    core = deepcopy(world.core)
+    foreseen = [item for item in Snapshot(core, world.now).upcoming if item.what not in {Next.LOOK, Next.CHECK}]
+    at, happened = next_actions(core, world.now, routine=False)
+    assert sorted(thing for item in foreseen if item.at <= at for thing in things(item)) == sorted(happened)
+    assert foreseen[0].at == at
+
+
+def test_what_was_just_released_is_foreseen_to_go_when_it_goes() -> None:
+    """It is to spare from when it was released, though nothing has ticked since."""
+    pool = PoolSettings(name="a", scale_throttle=NO_THROTTLE)
+    world = World([pool], Policy(idle_time=5.0), 0, watched=False)
+    key = world.submit(inf)
+    world.pass_time(600)
+    world.forget(key)
+    assert_foreseen(world)
+
+
+def test_of_what_goes_together_the_least_preferred_is_foreseen() -> None:
+    """One of another pool was idle for long enough before, but there was no surplus then: when there is, it stays."""
+    quick = PoolSettings(name="a", scale_throttle=NO_THROTTLE, update_interval_when_expecting=5.0)
+    pools = [evolve(quick, max_instances=1), evolve(quick, name="b")]
+    world = World(pools, Policy(idle_time=30.0, scale_factor=0.3), 0, watched=False)
+    world.pass_time(20)
+    for duration in (0.5, 0.5, 0.5, 20.0):
+        world.submit(duration)
+    world.pass_time(50)
+    assert_foreseen(world)
 
 
 def test_instances_that_are_given_up_together_are_removed_in_one_request() -> None:

@@ -6,7 +6,7 @@ what is kept only for leases that sleep. What sleeps wakes if somebody waits for
 """
 
 import heapq
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice
 from operator import itemgetter
 
@@ -122,25 +122,16 @@ class Choices:
     def _not_needed(
         self, idle: Iterable[Iterator[tuple[float, Node]]], spare: int, others: int, policy: Policy, at: float
     ) -> Iterator[tuple[float, Removal | Sleep]]:
-        """What of idle nodes that nothing calls for goes or sleeps, and when; see `_fitting` and `_spared_for_long`."""
-        places: dict[str, int] = {}
-        fitting = self._spared_for_long(_fitting(idle, spare), others, policy, at)
-        return ((due, self._spared(node, places, at)) for due, node in fitting)
+        """What of idle nodes that nothing calls for goes or sleeps, and when; see `_going`.
 
-    def _spared_for_long(
-        self, nodes: Iterator[tuple[float, Node]], slots: int, policy: Policy, at: float
-    ) -> Iterator[tuple[float, Node]]:
-        """The same in the same order, and each not before as many slots have been to spare for `idle_time`.
-
-        Args:
-            nodes: When which have been idle for long enough, soonest first.
-            slots: To spare of others that go at once.
-            policy: Says how long that is.
-            at: When the question is asked.
+        None of them before as many slots have been to spare for `idle_time`, besides *others* that go at once.
         """
-        for due, node in nodes:
-            slots += node.usable
-            yield max(due, self.surplus.since(slots, at) + policy.idle_time), node
+
+        def may_go(slots: int) -> float:
+            return self.surplus.since(others + slots, at) + policy.idle_time
+
+        places: dict[str, int] = {}
+        return ((due, self._spared(node, places, at)) for due, node in _going(idle, spare, may_go, at))
 
     def _suspendable(self, policy: Policy, at: float) -> Iterator[tuple[float, Node]]:
         """Nodes that are kept only for leases that sleep, and when their instances are to be suspended. O(such nodes).
@@ -289,25 +280,44 @@ def _dues(nodes: Iterable[Node], gone: Container[str], policy: Policy, at: float
     return ((_due(node, policy, at), node) for node in nodes if node.instance not in gone)
 
 
-def _fitting(streams: Iterable[Iterator[tuple[float, Node]]], spare: int) -> Iterator[tuple[float, Node]]:
-    """Those that leave enough, whichever of them go, first those that are due first. O(those that it gives).
+def _going(
+    streams: Iterable[Iterator[tuple[float, Node]]], spare: int, may_go: Callable[[int], float], at: float
+) -> Iterator[tuple[float, Node]]:
+    """Those that leave enough, and when each goes, soonest first. O(those that it gives), but for the streams.
+
+    It is what decisions at these moments come to: of all that have been idle for long enough by then, those of the
+    first stream go first.
 
     Args:
-        streams: Nodes in the order in which they are due. All of a stream have as many usable slots, so that where one
-            is not to be spared, none behind it is; one of another stream may have fewer, and fit.
+        streams: Nodes in the order in which they have been idle for long enough. All of a stream have as many usable
+            slots, so that where one is not to be spared, none behind it is; one of another may have fewer, and fit.
         spare: Usable slots that may be given up.
+        may_go: Before when so many of them may not go; never earlier for more.
+        at: When the question is asked.
     """
     heads = [(*head, number, stream) for number, stream in enumerate(streams) for head in islice(stream, 1)]
-    queue = [(due, number, node, stream) for due, node, number, stream in heads]
-    heapq.heapify(queue)
-    while queue and spare > 0:
-        due, number, node, stream = queue[0]
-        following = None
-        if node.usable <= spare:
-            spare -= node.usable
-            yield due, node
-            following = next(stream, None)
-        if following is None:
-            heapq.heappop(queue)
-        else:
-            heapq.heapreplace(queue, (following[0], number, following[1], stream))
+    coming = [(due, number, node, stream) for due, node, number, stream in heads]
+    heapq.heapify(coming)
+    waiting: list[tuple[int, Node, Iterator[tuple[float, Node]]]] = []
+    slots, now = 0, at
+    while spare > 0 and (waiting or coming):
+        if not waiting:
+            now = max(now, coming[0][0])
+        elif waiting[0][1].usable > spare:
+            heapq.heappop(waiting)
+            continue
+        goes_at = max(now, may_go(slots + waiting[0][1].usable)) if waiting else now
+        while coming and coming[0][0] <= goes_at:
+            due, number, node, stream = heapq.heappop(coming)
+            if node.usable > spare:
+                continue
+            heapq.heappush(waiting, (number, node, stream))
+            if waiting[0][0] == number:  # it goes first of those that are due by now
+                now = max(now, due)
+                goes_at = max(now, may_go(slots + node.usable))
+        if waiting:
+            number, node, stream = heapq.heappop(waiting)
+            now, spare, slots = goes_at, spare - node.usable, slots + node.usable
+            yield now, node
+            for due, following in islice(stream, 1):
+                heapq.heappush(coming, (due, number, following, stream))

@@ -183,7 +183,7 @@ class Upcoming:
 
 
 def forecast(core: Core, now: float) -> list[Upcoming]:
-    """All that time alone will bring, soonest first. O(n log n)."""
+    """All that time alone will bring to a core, right after its `tick` or `heed`; soonest first. O(n log n)."""
     return sorted(_Foresight(core, now).all(), key=lambda each: each.at)
 
 

@@ -18,6 +18,10 @@ class Snapshot:
     now: float
     """Seconds since the epoch."""
 
+    def __attrs_post_init__(self) -> None:
+        """Have the core note what it took in: since when something is to spare counts from there."""
+        self.core.heed(self.now)
+
     @cached_property
     def foreseen(self) -> tuple[Policy, Decision]:
         """The policy that holds, and what would be decided."""
