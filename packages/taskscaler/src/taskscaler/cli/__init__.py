@@ -1067,6 +1067,44 @@ def simulate(*, as_json: bool, report: Path | None, **given: Any) -> None:  # no
     sys.exit(simulate_file(question_of(given), as_json=as_json, report=report))
 
 
+_TUNE_EPILOG = """
+Exit status: 0 if the settings meet the target on both parts, 1 if none do or the jobs cannot be run on such a fleet, 2
+if the file, the trace or the arguments are wrong.
+"""
+
+
+@main.command(
+    epilog=_TUNE_EPILOG, short_help="Find the cheapest settings with which jobs wait no longer than they may."
+)
+@asks
+@click.option(
+    "--wait",
+    "waits",
+    metavar="TARGET",
+    multiple=True,
+    required=True,
+    help="For how long jobs may wait, such as p95=10s: 95% of them at most ten seconds; or mean=2s. May be given "
+    "several times.",
+)
+@click.option(
+    "--judge-from",
+    metavar="WHEN",
+    help="Judge by the jobs from then on, and fit to those before: a time such as 2026-01-05T00:00Z, or a share of the "
+    "trace's time such as 60%.  [default: two thirds of the days are fitted to]",
+)
+@_JSON
+def tune(*, waits: tuple[str, ...], judge_from: str | None, as_json: bool, **given: Any) -> None:  # noqa: ANN401  (see `asks`)
+    """Find the cheapest policy for the fleet of the file FLEET with which jobs wait no longer than they may.
+
+    Settings are fitted to the first part of the jobs, by some thirty simulations, and judged by the rest. What is
+    printed is the policy to put into the file, what it costs and how long jobs wait, beside the file's own and a fleet
+    that knows all jobs in advance, and how far other days may differ. TIME and FLEET are as of simulate.
+    """
+    from taskscaler.cli._tune import tune_file
+
+    sys.exit(tune_file(question_of(given), waits, judge_from, as_json=as_json))
+
+
 _REPORT_EPILOG = """
 Exit status: 0 on success, 1 if the timeline could not be drawn or written, 2 if the directory or the arguments
 are wrong.

@@ -44,7 +44,7 @@ def compare_files(
         if report is not None:
             from taskscaler.simulation._frontier import frontier_page
 
-            text = frontier_page("Cost against waiting", setting.rows(), comparison, _cells(comparison))
+            text = frontier_page("Cost against waiting", setting.rows(), comparison, table(comparison))
             write_whole(report, text.encode(errors="replace"))
     except SimulationStuck as error:
         return report_errors([error], FAILED)
@@ -55,7 +55,7 @@ def compare_files(
         return SUCCEEDED
     paragraphs = Paragraphs(PatientConsole())
     paragraphs.add(*setting.rows())
-    for number, line in enumerate(aligned([*_cells(comparison)])):
+    for number, line in enumerate(aligned([*table(comparison)])):
         (paragraphs.go_on if number else paragraphs.add)(("", line))
     best = [entry.name for entry in comparison.frontier]
     knows = f"knows all jobs in advance and lets none wait; a boot takes {span(comparison.boot)}"
@@ -84,8 +84,8 @@ def _fleets(question: Question, setting: Setting, others: Sequence[Path], polici
     return fleets
 
 
-def _cells(comparison: Comparison) -> Iterator[list[str]]:
-    """The table: its head, a line for each fleet, and one for each bound."""
+def table(comparison: Comparison) -> Iterator[list[str]]:
+    """Give the table: its head, a line for each fleet, and one for each bound."""
     money = comparison.currency
     head = ["", "hours", "× clairvoyant", "bought", "peak", "p50", "p95", "p99"]  # noqa: RUF001  (it is "times")
     refuses = any(entry.outcome.refused for entry in comparison.entries)
@@ -137,12 +137,13 @@ def as_data(setting: Setting, comparison: Comparison) -> Mapping[str, object]:
         "currency": comparison.currency,
         "clairvoyant": asdict(comparison.clairvoyant),
         "always_max": asdict(comparison.always_max),
-        "fleets": [_entry(comparison, entry, frontier=entry in best) for entry in comparison.entries],
+        "fleets": [entry_as_data(comparison, entry, frontier=entry in best) for entry in comparison.entries],
         "notes": [*setting.notes],
     }
 
 
-def _entry(comparison: Comparison, entry: Entry, *, frontier: bool) -> Mapping[str, object]:
+def entry_as_data(comparison: Comparison, entry: Entry, *, frontier: bool) -> Mapping[str, object]:
+    """Give one fleet to programs."""
     outcome = entry.outcome
     return {
         "name": entry.name,

@@ -289,7 +289,9 @@ class Simulation:
             tally = self._tally
             tally.waiting -= 1
             came = self.jobs.submits[number]
-            tally.start(self.now - (self._again.pop(number, came) if self._again else came))
+            if self._again:
+                came = self._again.pop(number, came)
+            tally.start(came, self.now - came)
             if self._observer is not None:
                 self._notify_lease(lease, "acquired")
             self._after(self.jobs.durations[number], partial(self._end_job, lease, self.now))
@@ -423,6 +425,7 @@ class Simulation:
             refused=tally.refused,
             interrupted=tally.interrupted,
             waits=tally.waits(),
+            delays=tally.delays(),
             began=self.jobs.begins,
             ended=self.now,
             busy_hours=tally.busy / HOUR,

@@ -48,6 +48,21 @@ class Waits:
         return self.waited[place] if self.waited and place >= 0 else 0.0
 
 
+@frozen
+class Delays:
+    """The jobs that waited, one by one, in the order in which they got a slot."""
+
+    came: "array[float]" = field(repr=False)
+    """When each began to wait, in seconds since the epoch."""
+
+    waited: "array[float]" = field(repr=False)
+    """Seconds of each."""
+
+    def earlier(self, seconds: float) -> "Delays":
+        """The same, so much earlier."""
+        return Delays(array("d", (at - seconds for at in self.came)), self.waited) if seconds else self
+
+
 @frozen(kw_only=True)
 class Reason:
     """What decisions did for one reason."""
@@ -136,6 +151,9 @@ class Outcome:
     """Tries that were lost with their instances; those jobs ran again."""
 
     waits: Waits
+    delays: Delays
+    """Which jobs `waits` is made of that waited."""
+
     began: float
     """The first submit, in seconds since the epoch."""
 
@@ -174,7 +192,8 @@ class Outcome:
     def earlier(self, seconds: float) -> "Outcome":
         """The same, so much earlier."""
         series = evolve(self.series, begins=self.series.begins - seconds)
-        return evolve(self, began=self.began - seconds, ended=self.ended - seconds, series=series)
+        delays = self.delays.earlier(seconds)
+        return evolve(self, began=self.began - seconds, ended=self.ended - seconds, series=series, delays=delays)
 
     @property
     def instance_hours(self) -> float:

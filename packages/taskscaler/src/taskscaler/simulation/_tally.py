@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from attrs import define, field
 
 from taskscaler.core._decide import Decision
-from taskscaler.simulation._outcome import Reason, Series, Waits
+from taskscaler.simulation._outcome import Delays, Reason, Series, Waits
 
 STEPS = 400
 """At least so many steps has what is drawn of the time in which jobs come, and never more than twice as many."""
@@ -60,6 +60,9 @@ class Tally:
     step: float
     at_once: int = 0
     waited: "array[float]" = field(factory=lambda: array("d"))
+    came: "array[float]" = field(factory=lambda: array("d"))
+    """When each of those came that waited."""
+
     refused: int = 0
     interrupted: int = 0
     done: int = 0
@@ -90,13 +93,14 @@ class Tally:
         self.peak_waiting = max(self.peak_waiting, self.waiting)
         self.this_step.waiting = max(self.this_step.waiting, self.waiting)
 
-    def start(self, waited: float) -> None:
-        """A job got a slot after so many seconds."""
+    def start(self, came: float, waited: float) -> None:
+        """A job got a slot that came then, after so many seconds."""
         self.running += 1
         step = self.this_step
         step.started += 1
         if waited > 0:
             self.waited.append(waited)
+            self.came.append(came)
             step.waited += waited
             step.longest = max(step.longest, waited)
         else:
@@ -155,6 +159,10 @@ class Tally:
     def waits(self) -> Waits:
         """Of all jobs that got a slot."""
         return Waits(self.at_once, array("d", sorted(self.waited)))
+
+    def delays(self) -> Delays:
+        """Of those that waited, in the order in which they got a slot."""
+        return Delays(self.came, self.waited)
 
     def all_reasons(self) -> Mapping[str, Reason]:
         """The most frequent first."""
