@@ -62,6 +62,7 @@ def test_fleets_side_by_side(place: Path) -> None:
     table = [line.split() for line in lines if line.strip().startswith(("fleet.toml ", "tight.toml ", "clairvoyant "))]
     hours = [each["instance_hours"] for each in data["fleets"][:2]] + [data["clairvoyant"]["instance_hours"]]
     assert [float(row[1]) for row in table[-4:-1]] == [pytest.approx(each, abs=0.006) for each in hours]
+    assert [row[4] for row in table[-4:-2]] == [f"{each['undone_share']:.0%}" for each in data["fleets"][:2]]
     page = (place / "page.html").read_text()
     assert page.count("<svg") == 1
     (place / r"$\frac$.toml").write_text(FLEET)

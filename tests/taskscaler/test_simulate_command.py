@@ -67,7 +67,10 @@ def test_it_prints_what_came_of_it(place: Path) -> None:
     data = json.loads(simulate(f"fleet.toml {SOME} --json").stdout)
     assert data.keys() == keys_of("taskscaler simulate --json")
     assert data["jobs"] == {"total": 300, "done": 300, "refused": 0, "interrupted": 0}
-    assert f"{data['instances']['bought']} bought" in printed.stdout
+    instances = data["instances"]
+    assert f"{instances['bought']} bought" in printed.stdout
+    assert f"{instances['idle_removed']} idle, {instances['undone_share']:.1%} of them" in printed.stdout
+    assert instances["undone_share"] == instances["undone"] / instances["idle_removed"]
     assert data["cost"] == pytest.approx(data["billed_hours"] * 0.6)
     assert len(data["series"]["instances"]) == len(data["series"]["waiting"])
     assert simulate(f"fleet.toml {SOME}").stdout == printed.stdout

@@ -87,7 +87,7 @@ def _fleets(question: Question, setting: Setting, others: Sequence[Path], polici
 def table(comparison: Comparison) -> Iterator[list[str]]:
     """Give the table: its head, a line for each fleet, and one for each bound."""
     money = comparison.currency
-    head = ["", "hours", "× clairvoyant", "bought", "peak", "p50", "p95", "p99"]  # noqa: RUF001  (it is "times")
+    head = ["", "hours", "× clairvoyant", "bought", "undone", "peak", "p50", "p95", "p99"]  # noqa: RUF001  (it is "times")
     refuses = any(entry.outcome.refused for entry in comparison.entries)
     head += ["refused"] if refuses else []
     yield [*head, money] if money else head
@@ -98,6 +98,7 @@ def table(comparison: Comparison) -> Iterator[list[str]]:
             amount(entry.outcome.instance_hours),
             f"{comparison.times_the_bound(entry):.2f}",
             f"{entry.outcome.bought:,}",
+            "" if entry.outcome.undone_share is None else f"{entry.outcome.undone_share:.0%}",
             f"{entry.outcome.peak_instances:,}",
             *(span(waits.quantile(share)) for share in (0.5, 0.95, 0.99)),
             *([f"{entry.outcome.refused:,}"] if refuses else []),
@@ -111,6 +112,7 @@ def table(comparison: Comparison) -> Iterator[list[str]]:
             amount(bound.instance_hours),
             times,
             f"{bound.bought:,}",
+            "",
             f"{bound.peak:,}",
             *["0s"] * 3,
             *["0"] * refuses,
@@ -152,6 +154,7 @@ def entry_as_data(comparison: Comparison, entry: Entry, *, frontier: bool) -> Ma
         "times_clairvoyant": comparison.times_the_bound(entry),
         "cost": outcome.cost,
         "bought": outcome.bought,
+        "undone_share": outcome.undone_share,
         "peak": outcome.peak_instances,
         "waits": {f"{share:g}": outcome.waits.quantile(share) for share in (0.5, 0.95, 0.99)},
         "mean_wait": outcome.waits.mean,

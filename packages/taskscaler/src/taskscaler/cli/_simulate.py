@@ -81,6 +81,9 @@ def outcome_rows(outcome: Outcome) -> Iterator[Row]:
     lost += [f"{sum(pool.preempted for pool in outcome.pools):,} taken by the cloud"]
     some = "".join(f", {each}" for each in lost if not each.startswith("0 "))
     yield "instances", f"{outcome.bought:,} bought, at most {outcome.peak_instances:,} at once{some}"
+    if outcome.idle_removed:
+        again = f"{outcome.undone_share:.1%} of them requested again within a minute"
+        yield "removed", f"{outcome.idle_removed:,} idle, {again}"
     yield (
         "paid for",
         (
@@ -132,7 +135,13 @@ def as_data(setting: Setting, outcome: Outcome) -> Mapping[str, object]:
             "quantiles": {f"{share:g}": waits.quantile(share) for share in QUANTILES},
             "peak_waiting": outcome.peak_waiting,
         },
-        "instances": {"bought": outcome.bought, "peak": outcome.peak_instances},
+        "instances": {
+            "bought": outcome.bought,
+            "peak": outcome.peak_instances,
+            "idle_removed": outcome.idle_removed,
+            "undone": outcome.undone,
+            "undone_share": outcome.undone_share,
+        },
         "instance_hours": outcome.instance_hours,
         "billed_hours": outcome.billed_hours,
         "busy_hours": outcome.busy_hours,

@@ -432,6 +432,8 @@ class Simulation:
             slot_hours=sum(pool.instance_hours * slots[pool.name] for pool in pools),
             peak_instances=tally.peak_instances,
             peak_waiting=tally.peak_waiting,
+            idle_removed=tally.churn.removed,
+            undone=tally.churn.undone,
             decisions=tally.decisions,
             reasons=tally.all_reasons(),
             held_back=dict(sorted(tally.held_back.items(), key=lambda each: (-each[1], each[0]))),

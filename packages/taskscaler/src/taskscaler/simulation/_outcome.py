@@ -172,6 +172,12 @@ class Outcome:
     peak_waiting: int
     """The most jobs that waited at once."""
 
+    idle_removed: int
+    """Idle instances that were removed because nothing needed them."""
+
+    undone: int
+    """How many of them the pool asked for again within a minute: each that is asked for undoes one removal."""
+
     decisions: int
     """Scaling decisions that changed something."""
 
@@ -209,6 +215,11 @@ class Outcome:
     def bought(self) -> int:
         """Over all pools."""
         return sum(pool.bought for pool in self.pools)
+
+    @property
+    def undone_share(self) -> float | None:
+        """The share of the idle instances removed that were asked for again within a minute; None: none was removed."""
+        return self.undone / self.idle_removed if self.idle_removed else None
 
     @property
     def cost(self) -> float | None:

@@ -5,7 +5,9 @@ from collections.abc import Mapping
 
 from attrs import define, field
 
+from taskscaler.core._choices import NOT_NEEDED
 from taskscaler.core._decide import Decision
+from taskscaler.simulation._churn import Churn
 from taskscaler.simulation._outcome import Delays, Reason, Series, Waits
 
 STEPS = 400
@@ -77,6 +79,7 @@ class Tally:
     reasons: dict[str, list[int]] = field(factory=dict)
     """How many decisions and instances, by why."""
 
+    churn: Churn = field(factory=Churn)
     held_back: dict[str, float] = field(factory=dict)
     """For how many seconds requests were held back, by pool and why."""
 
@@ -125,6 +128,10 @@ class Tally:
             if pool.increase:
                 demand = decision.demand
                 self._count("request: jobs wait" if demand.pending else "request: slots to keep idle", pool.increase)
+                self.churn.ask(pool.pool, pool.increase, decision.at)
+        for removal in decision.removals:
+            if removal.why == NOT_NEEDED:
+                self.churn.give_up(removal.pool, 1, decision.at)
         for verb, choices in (
             ("remove", decision.removals),
             ("suspend", decision.sleeps),
@@ -148,6 +155,7 @@ class Tally:
         """Begin to count them."""
         self.decisions = 0
         self.reasons.clear()
+        self.churn = Churn()
 
     def _count(self, why: str, instances: int) -> None:
         if why not in self.reasons and len(self.reasons) >= MOST_REASONS:
