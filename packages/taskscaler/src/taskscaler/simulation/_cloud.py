@@ -85,7 +85,9 @@ class Cloud:
     failed: int = field(default=0, init=False)
     """Instances that never came to take jobs."""
 
-    preempted: int = field(default=0, init=False)
+    preempted: dict[str, float] = field(factory=dict, init=False)
+    """When the cloud took each instance that it took back."""
+
     calls: int = field(default=0, init=False)
     peak: int = field(default=0, init=False)
     """The most that existed at once."""
@@ -264,11 +266,15 @@ class Cloud:
 
     def _preempt(self, machine: Machine) -> None:
         if self._is_there(machine):
-            self.preempted += 1
+            self.preempted[machine.id] = self._now()
             busy = self._is_busy(self.pool, machine.id)
             self._remove(machine)
             if busy:
-                self._feed(self.pool, messages.ConnectionDied(machine.id, "the connection broke"))
+                self.cut_off(machine.id)
+
+    def cut_off(self, instance: str) -> None:
+        """Let the scaler notice that a job's connection to an instance that was taken is dead."""
+        self._feed(self.pool, messages.ConnectionDied(instance, "the connection broke"))
 
     def _run_out(self) -> None:
         """A stock-out begins."""
@@ -294,6 +300,7 @@ class Cloud:
 
     def _remove(self, machine: Machine) -> None:
         if self.machines.pop(machine.id, None) is not None:
+            machine.state = State.DELETED  # what it was about to become comes to nothing
             del self._shown[machine.id]
             self._changed[machine.id] = None
             self._stop_billing(machine)

@@ -108,14 +108,14 @@ class Simulation:
         """When a job ended last, or the last one came."""
 
         self._patience = PATIENCE + max(jobs.durations)
-        self._broken: dict[LeaseId, float] = {}
-        """When each lease broke whose job would have gone on."""
+        self._running: dict[LeaseId, float] = {}
+        """Since when each job runs."""
 
-        self._again: dict[int, float] = {}
-        """Since when each job waits for another try."""
+        self._waiting: dict[int, float] = {}
+        """Since when each job waits."""
 
         self._tally = Tally(begins=self.now, step=step_of(jobs.ends - jobs.begins))
-        self._clouds = {pool.name: self._cloud(pool.name) for pool in fleet.pools}
+        self.clouds = {pool.name: self._cloud(pool.name) for pool in fleet.pools}
         self._tariffs = {pool.name: pool.tariff for pool in fleet.pools}
         self.core = self._core()
         self._decided = 0
@@ -202,7 +202,7 @@ class Simulation:
         """See each group once, as a scaler does before it is open: at once, whatever that takes."""
         self._tick()
         self._events.clear()  # there is nothing in them but those views
-        for pool, cloud in self._clouds.items():
+        for pool, cloud in self.clouds.items():
             self._feed(pool, cloud.view())
             cloud.begin()
         self._tally.forget_decisions()  # what was decided before anything was known
@@ -215,10 +215,7 @@ class Simulation:
     def _end_step(self) -> None:
         """Note how it stands, and see whether anything goes on at all."""
         tally = self._tally
-        instances = sum(len(cloud.machines) for cloud in self._clouds.values())
-        if self.core.decisions:
-            tally.note_limits(self.core.decisions[-1], tally.step)
-        tally.end_step(instances)
+        instances = self._close_step()
         if self.now > self._progress_at + self._patience:
             last = f"; the last decision: {self._decision}" if self._decision is not None else ""
             raise SimulationStuck(
@@ -227,6 +224,15 @@ class Simulation:
                 " check max_instances, the shares of failures, and what the cloud takes to boot"
             )
         self._after(tally.step, self._end_step)
+
+    def _close_step(self) -> int:
+        """Note how it stands, also before a step is over. Returns how many instances there are."""
+        tally = self._tally
+        instances = sum(len(cloud.machines) for cloud in self.clouds.values())
+        if self.core.decisions:
+            tally.note_limits(self.core.decisions[-1], self.now - tally.step_began)
+        tally.end_step(instances, self.now)
+        return instances
 
     # --- driving the core --------------------------------------------------------------------------------
 
@@ -266,19 +272,18 @@ class Simulation:
             if do is not None:
                 do(action)
             elif isinstance(action, messages.Action):
-                self._clouds[action.pool].perform(action)
+                self.clouds[action.pool].perform(action)
 
     # --- jobs --------------------------------------------------------------------------------------------
 
     def _submit(self, number: int) -> None:
         """A job comes."""
         self._tally.submit()
-        actions = self.core.acquire(str(number), self.now).actions
-        if actions:
-            self._perform(actions)
-        else:
+        self._waiting[number] = self.now
+        self._perform(self.core.acquire(str(number), self.now).actions)
+        if number in self._waiting:
             self._tally.queue()
-            self._await(str(number))
+            self._await(number)
         self._heed()
 
     def _deliver(self, action: Deliver) -> None:
@@ -288,20 +293,23 @@ class Simulation:
             number = int(lease.key)
             tally = self._tally
             tally.waiting -= 1
-            came = self.jobs.submits[number]
-            if self._again:
-                came = self._again.pop(number, came)
+            came = self._waiting.pop(number)
             tally.start(came, self.now - came)
             if self._observer is not None:
                 self._notify_lease(lease, "acquired")
-            self._after(self.jobs.durations[number], partial(self._end_job, lease, self.now))
+            self._running[lease] = self.now
+            self._after(self.jobs.durations[number], partial(self._end_job, lease))
+            cloud = self.clouds[lease.pool]
+            if lease.instance in cloud.preempted:  # which the scaler has not noticed yet, as nothing ran there
+                self._after(0.0, partial(cloud.cut_off, lease.instance))
 
-    def _end_job(self, lease: LeaseId, since: float) -> None:
-        """A job is done, unless its instance was lost meanwhile."""
+    def _end_job(self, lease: LeaseId) -> None:
+        """A job is done, unless its instance is lost; the scaler may notice that only later, and then it breaks."""
         tally = self._tally
-        if self._broken and lease in self._broken:
-            tally.busy += self._broken.pop(lease) - since
+        since = self._running.get(lease)
+        if since is None or lease.instance in self.clouds[lease.pool].preempted:
             return
+        del self._running[lease]
         tally.running -= 1
         tally.done += 1
         tally.busy += self.now - since
@@ -315,37 +323,39 @@ class Simulation:
 
     def _break(self, action: Break) -> None:
         """A job's instance is lost: it runs once more from its start, as soon as there is a slot."""
-        tally = self._tally
-        self._broken[action.lease] = self.now
+        tally, lease = self._tally, action.lease
+        lost_at = min(self.now, self.clouds[lease.pool].preempted.get(lease.instance, inf))
+        tally.busy += max(0.0, lost_at - self._running.pop(lease))
         tally.running -= 1
         tally.interrupted += 1
         tally.waiting += 1
-        self._again[int(action.lease.key)] = self.now
         if self._observer is not None:
-            self._notify_lease(action.lease, "lost", str(action.loss))
-        self._after(0.0, partial(self._try_again, action.lease.key))
+            self._notify_lease(lease, "lost", str(action.loss))
+        self._after(0.0, partial(self._try_again, int(lease.key)))
 
-    def _try_again(self, key: str) -> None:
-        actions = self.core.acquire(key, self.now, place=_ticket(key)).actions
-        self._perform(actions)
-        if self.core.ledger.waiter(key) is not None:
-            self._await(key)
+    def _try_again(self, number: int) -> None:
+        key = str(number)
+        self._waiting[number] = self.now
+        self._perform(self.core.acquire(key, self.now, place=_ticket(key)).actions)
+        if number in self._waiting:
+            self._await(number)
         self._heed()
 
-    def _await(self, key: str) -> None:
-        """A job begins to wait: for so long, each time."""
+    def _await(self, number: int) -> None:
+        """A job begins to wait, if only for a sign of life of its instance: for so long, each time."""
         if self.fleet.acquire_timeout != inf:
-            self._after(self.fleet.acquire_timeout, partial(self._give_up, key, self.now))
+            self._after(self.fleet.acquire_timeout, partial(self._give_up, number, self.now))
 
-    def _give_up(self, key: str, since: float) -> None:
+    def _give_up(self, number: int, since: float) -> None:
         """Somebody has waited for as long as may be, if they still do."""
-        waiter = self.core.ledger.waiter(key)
-        if waiter is not None and waiter.asked_at == since:
+        if self._waiting.get(number) == since:
+            key = str(number)
             self._perform(self.core.cancel(key, self.now).actions)
             self._refuse(Refuse(key, "no slot became free in time"))
             self._heed()
 
-    def _refuse(self, action: Refuse) -> None:  # noqa: ARG002  (they are all alike)
+    def _refuse(self, action: Refuse) -> None:
+        del self._waiting[int(action.key)]
         self._tally.refused += 1
         self._tally.waiting -= 1
         self._end_if_done()
@@ -356,7 +366,7 @@ class Simulation:
 
     def _clean(self, clean: Clean) -> None:
         if self.core.ledger.wants(clean):
-            cloud = self._clouds[clean.pool]
+            cloud = self.clouds[clean.pool]
             self._after(cloud.clean_time(), partial(self._cleaned, clean))
 
     def _cleaned(self, clean: Clean) -> None:
@@ -382,7 +392,7 @@ class Simulation:
 
     def _grown(self) -> None:
         """There are more instances than there were."""
-        total = sum(len(cloud.machines) for cloud in self._clouds.values())
+        total = sum(len(cloud.machines) for cloud in self.clouds.values())
         self._tally.peak_instances = max(self._tally.peak_instances, total)
 
     def _is_busy(self, pool: str, instance: str) -> bool:
@@ -411,12 +421,11 @@ class Simulation:
     def _outcome(self) -> Outcome:
         """Add it all up."""
         tally = self._tally
-        for cloud in self._clouds.values():
+        for cloud in self.clouds.values():
             cloud.settle()
-        for _, _, call in self._events:  # of tries that were lost, and would have ended later
-            if isinstance(call, partial) and call.func == self._end_job and call.args[0] in self._broken:
-                tally.busy += self._broken[call.args[0]] - call.args[1]
-        pools = [_of(cloud) for cloud in self._clouds.values()]
+        if self.now > tally.step_began or tally.this_step.submitted:
+            self._close_step()
+        pools = [_of(cloud) for cloud in self.clouds.values()]
         slots = {pool.name: pool.capacity_per_instance for pool in self.fleet.pools}
         return Outcome(
             seed=self._seed,
@@ -476,7 +485,7 @@ def _of(cloud: Cloud) -> PoolOutcome:
         bought=cloud.bought,
         deleted=cloud.deleted,
         failed=cloud.failed,
-        preempted=cloud.preempted,
+        preempted=len(cloud.preempted),
         refused=cloud.refused,
         peak=cloud.peak,
         calls=cloud.calls,

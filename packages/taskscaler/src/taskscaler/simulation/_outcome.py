@@ -110,7 +110,7 @@ class PoolOutcome:
 
 @frozen(kw_only=True)
 class Series:
-    """How it went, in equal steps from the first submit on. All columns are of the same length."""
+    """How it went, in equal steps from the first submit on; the last may be shorter. All columns are of one length."""
 
     begins: float
     """When the first step begins, in seconds since the epoch."""

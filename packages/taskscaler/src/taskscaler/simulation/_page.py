@@ -185,8 +185,9 @@ def _finish(axes: "Axes", outcome: Outcome) -> None:
 
 
 def _times(outcome: Outcome) -> Sequence[float]:
-    """When each step ends, in seconds from the begin."""
-    return [(number + 1) * outcome.series.step for number in range(len(outcome.series.instances))]
+    """When each step ends, in seconds from the begin; the last one may do so early."""
+    ends = [(number + 1) * outcome.series.step for number in range(len(outcome.series.instances))]
+    return [*ends[:-1], min(ends[-1], outcome.ended - outcome.began)] if ends else []
 
 
 _TICKS: Mapping[float, str] = {

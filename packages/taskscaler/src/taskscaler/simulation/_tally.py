@@ -85,6 +85,12 @@ class Tally:
 
     steps: list[Step] = field(factory=list)
     this_step: Step = field(factory=Step)
+    step_began: float = field(init=False)
+    """When this one did."""
+
+    @step_began.default
+    def _first_began(self) -> float:
+        return self.begins
 
     def submit(self) -> None:
         """A job has come, and has no slot yet."""
@@ -109,9 +115,9 @@ class Tally:
         else:
             self.at_once += 1
 
-    def end_step(self, instances: int) -> None:
+    def end_step(self, instances: int, now: float) -> None:
         """A step is over; so many instances exist. Once there are too many, each two become one."""
-        step, self.this_step = self.this_step, Step()
+        step, self.this_step, self.step_began = self.this_step, Step(), now
         step.instances, step.busy = instances, self.running
         self.this_step.waiting = self.waiting
         self.steps.append(step)
