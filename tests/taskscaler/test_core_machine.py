@@ -263,6 +263,7 @@ class World:
         withdraws: bool = True,
         max_instances: int = 0,
         persistent: bool = False,
+        binds: bool = False,
         watched: bool = True,
     ) -> None:
         """Start the first manager, over empty clouds.
@@ -277,10 +278,12 @@ class World:
             withdraws: Whether the clouds can.
             max_instances: As `Core` has it.
             persistent: Whether every second job has a lease that outlives its manager.
+            binds: Whether every third job takes slots of the last pool alone.
             watched: As `Core` has it: where nobody watches, decisions are spared that would do nothing.
         """
         self.watched = watched
         self.persistent = persistent
+        self.binds = binds
         self.suspends = suspends
         self.withdraws = withdraws
         self.max_instances = max_instances
@@ -381,7 +384,12 @@ class World:
 
     def acquire(self, key: str) -> None:
         """Ask for a slot for a job."""
-        self.take(self.core.acquire(key, self.now, persistent=self.lasts(key)))
+        self.take(self.core.acquire(key, self.now, persistent=self.lasts(key), pools=self.pools_of(key)))
+
+    def pools_of(self, key: str) -> tuple[str, ...]:
+        """Of which pools its slot is to be; empty: of any."""
+        is_bound = self.binds and len(self.pools) > 1 and int(key.rpartition("-")[2]) % 3 == 0
+        return tuple(self.pools)[-1:] if is_bound else ()
 
     def a_core(self, random: Callable[[], float], *, journaled: bool = True) -> RecordedCore:
         """The core with which this life began."""
@@ -628,7 +636,9 @@ class World:
         if not self.core.deliver(lease):
             return
         node, since = f"{lease.pool}/{lease.instance}", self.core.ledger.leases[lease.key].since
-        assert self.records[LEASE][lease.key] == LeaseRecord(node, lease.slot, since, persistent=self.lasts(lease.key))
+        assert self.records[LEASE][lease.key] == LeaseRecord(
+            node, lease.slot, since, persistent=self.lasts(lease.key), pools=self.pools_of(lease.key)
+        )
         if lease.key in self.left:
             assert self.left.pop(lease.key) == (node, lease.slot), "reattached elsewhere"
             self.wanted.remove(lease.key)
@@ -924,6 +934,7 @@ class CoreMachine(RuleBasedStateMachine):
             withdraws="withdraw" in can,
             max_instances=max_instances,
             persistent=persistent,
+            binds=bool(seed % 2),
             watched=watched,
         )
         self.reserved: list[str] = []
@@ -1084,7 +1095,7 @@ class CoreMachine(RuleBasedStateMachine):
     def reserve(self) -> None:
         """In preemptive mode only what is ready now may be reserved; refusals tell whether one may come later."""
         core, key = self.world.core, f"reserved-{next(self.world.numbers)}"
-        idle, waits = core.capacity().idle, core.ledger.pending
+        idle, waits = core.capacity().idle, core.ledger.pending_for_any
         leaving = core._leaving_but_for_reservations(self.world.policy, self.world.now)
         try:
             self.world.take(core.reserve(key, self.world.now))
@@ -1115,8 +1126,9 @@ class CoreMachine(RuleBasedStateMachine):
             return
         fulfilled = world.core.capacity().promised == 0 and world.core.ledger.reserved > 0 and not world.failing
         world.durations[key] = duration
-        step = world.core.acquire(key, world.now, persistent=world.lasts(key))
-        if fulfilled:
+        pools = world.pools_of(key)
+        step = world.core.acquire(key, world.now, persistent=world.lasts(key), pools=pools)
+        if fulfilled and not pools:
             assert [each.lease.key for each in step.actions if isinstance(each, Deliver | Check)] == [key]
         world.take(step)
 

@@ -204,3 +204,70 @@ def test_a_decision_in_words() -> None:
     assert text == (
         "6 slots, 1 instance (1 reserved, 4 waiting, 1 to keep idle); p has 0, needs 3 more, requests 1: max_instances"
     )
+
+
+POOLS = ("p", "q", "r")
+
+
+@st.composite
+def bound_demands(draw: st.DrawFn) -> tuple[list[Supply], dict[tuple[str, ...], int]]:
+    """Pools of different names, and how many wait for a slot of which of them."""
+    pools = [draw(supplies())._replace(pool=name) for name in POOLS[: draw(st.integers(2, 3))]]
+    names = st.lists(st.sampled_from([each.pool for each in pools]), min_size=1, max_size=3, unique=True).map(tuple)
+    return pools, draw(st.dictionaries(names, st.integers(1, 8), max_size=3))
+
+
+@given(bound_demands(), policies, WAITING, WAITING)
+def test_who_is_bound_gets_what_the_pools_allow(
+    demand: tuple[list[Supply], dict[tuple[str, ...], int]], policy: Policy, reserved: int, others: int
+) -> None:
+    """Each set of pools has, or asks for, as many slots as are bound within it, unless a limit of each is named."""
+    pools, bound = demand
+    decision = decide(pools, reserved, others + sum(bound.values()), policy, NOW, bound=bound)
+    for names in bound:
+        within = sum(count for other, count in bound.items() if set(other) <= set(names))
+        own = [(each, supply) for each, supply in zip(decision.pools, pools, strict=True) if each.pool in names]
+        has = sum(
+            supply.usable + supply.arriving - each.withdraw * supply.slots + each.wake + each.increase * supply.slots
+            for each, supply in own
+        )
+        assert has >= within or all(each.limited_by or each.moved for each, _ in own)
+
+
+@given(bound_demands(), policies, WAITING, WAITING)
+def test_limits_are_kept_and_named_whoever_is_bound(
+    demand: tuple[list[Supply], dict[tuple[str, ...], int]], policy: Policy, reserved: int, others: int
+) -> None:
+    """A pool is asked for no more than it allows, and names what limits it exactly if it is asked for less."""
+    pools, bound = demand
+    decision = decide(pools, reserved, others + sum(bound.values()), policy, NOW, bound=bound, room=4)
+    assert decision.increase <= 4
+    for each, supply in zip(decision.pools, pools, strict=True):
+        assert each.increase <= supply.limits.allowed(each.wanted)
+        assert bool(each.limited_by) == (each.increase < each.wanted)
+        assert each.withdraw <= supply.coming
+
+
+def test_who_is_bound_to_one_pool_does_not_buy_in_another() -> None:
+    """Idle slots of the preferred pool are no use to them, and stay to spare."""
+    idle = a_supply(kept=3, usable=6)
+    decision = decide([idle, a_supply(pool="q")], 0, 3, Policy(), NOW, bound={("q",): 3})
+    assert [pool.increase for pool in decision.pools] == [0, 2]
+    assert decision.spare == 6
+
+
+def test_what_is_on_its_way_for_those_who_are_bound_is_not_taken_back() -> None:
+    """Elsewhere it is."""
+    pools = [a_supply(coming=2), a_supply(pool="q", coming=1)]
+    decision = decide(pools, 0, 2, Policy(), NOW, bound={("q",): 2})
+    assert [pool.withdraw for pool in decision.pools] == [2, 0]
+
+
+def test_stranded_requests_of_those_who_are_bound_move_within_their_pools() -> None:
+    """To the next that they name, and nowhere else."""
+    stuck = a_supply(pool="q", coming=1, stranded=1, limits=FREE._replace(blocked_until=NOW + 9, blocked_why="none"))
+    pools = [a_supply(), stuck, a_supply(pool="r")]
+    either = decide(pools, 0, 2, Policy(), NOW, bound={("q", "r"): 2})
+    assert [(pool.increase, pool.withdraw) for pool in either.pools] == [(0, 0), (0, 1), (1, 0)]
+    alone = decide(pools, 0, 2, Policy(), NOW, bound={("q",): 2})
+    assert [(pool.increase, pool.withdraw) for pool in alone.pools] == [(0, 0), (0, 0), (0, 0)]

@@ -158,6 +158,7 @@ class ModelLease:
 
     delivered: bool = False
     persistent: bool = False
+    pools: tuple[str, ...] = ()
 
 
 @define
@@ -169,6 +170,7 @@ class ModelWaiter:
     reserves: bool
     expected: float
     persistent: bool = False
+    pools: tuple[str, ...] = ()
 
 
 def place(id_: str) -> tuple[str, str]:
@@ -289,9 +291,18 @@ class LedgerMachine(RuleBasedStateMachine):
         self.tickets += 1
         return self.tickets
 
-    def wait(self, key: str, ticket: int, *, reserves: bool, expected: float = inf, persistent: bool = False) -> None:
+    def wait(
+        self,
+        key: str,
+        ticket: int,
+        *,
+        reserves: bool,
+        expected: float = inf,
+        persistent: bool = False,
+        pools: tuple[str, ...] = (),
+    ) -> None:
         """Queue up, by ticket."""
-        self.waiters.append(ModelWaiter(key, ticket, reserves, expected, persistent))
+        self.waiters.append(ModelWaiter(key, ticket, reserves, expected, persistent, pools))
         self.waiters.sort(key=lambda waiter: (waiter.ticket, waiter.key))
 
     def waiter(self, key: str) -> ModelWaiter | None:
@@ -302,8 +313,7 @@ class LedgerMachine(RuleBasedStateMachine):
         """Follow a step: who is served, first come first served, and from which slots."""
         self.records.apply(step.writes)
         delivered = [each for each in step.actions if isinstance(each, Check if self.checks else Deliver)]
-        turn = self.waiters[: self.usable] if not self.shut else []
-        served = [waiter for waiter in turn if not waiter.reserves]
+        served = [waiter for waiter in self.turn() if not waiter.reserves]
         assert [each.lease.key for each in delivered] == [waiter.key for waiter in served], "out of turn"
         for waiter, deliver in zip(served, delivered, strict=True):
             self.waiters.remove(waiter)
@@ -312,11 +322,24 @@ class LedgerMachine(RuleBasedStateMachine):
         self.questions += of_type(Check, step.actions)
         self.cleanups += of_type(Clean, step.actions)
 
+    def turn(self) -> list[ModelWaiter]:
+        """Who is given a slot, or has one kept: first come first served, but whoever is bound with what he can use."""
+        turn: list[ModelWaiter] = []
+        usable = {pool: sum(h.usable for h in self.nodes.values() if h.pool == pool) for pool in self.pools}
+        kept = 0
+        for waiter in self.waiters if not self.shut else []:
+            pool = next((each for each in waiter.pools or self.pools if usable[each]), None)
+            if pool is not None and sum(usable.values()) > kept:
+                turn.append(waiter)
+                kept += waiter.reserves
+                usable[pool] -= not waiter.reserves
+        return turn
+
     def follow(self, waiter: ModelWaiter, lease: LeaseId) -> None:
         """Check which slot was chosen, and take it in the model."""
         node = self.nodes[f"{lease.pool}/{lease.instance}"]
         assert node.usable, "a slot that may not be handed out"
-        self.check_packing(node)
+        self.check_packing(node, waiter.pools)
         assert lease.slot not in node.taken, "a slot was handed out twice"
         assert lease.slot not in node.dirty, "a dirty slot was handed out"
         assert lease.slot == min(set(range(node.slots)) - set(node.taken) - set(node.cleaning))
@@ -326,12 +349,20 @@ class LedgerMachine(RuleBasedStateMachine):
         self.expired.pop(waiter.key, None)
         ends_by = self.now + waiter.expected
         self.leases[waiter.key] = ModelLease(
-            node, lease.slot, self.now, waiter.ticket, ends_by, lease, persistent=waiter.persistent
+            node,
+            lease.slot,
+            self.now,
+            waiter.ticket,
+            ends_by,
+            lease,
+            persistent=waiter.persistent,
+            pools=waiter.pools,
         )
 
-    def check_packing(self, chosen: ModelHost) -> None:
-        """The first pool that has room; there the fullest node; among free ones the last to fall idle."""
-        pool = next(pool for pool in self.pools if any(h.usable and h.pool == pool for h in self.nodes.values()))
+    def check_packing(self, chosen: ModelHost, pools: tuple[str, ...]) -> None:
+        """The first wanted pool that has room; there the fullest node; among free ones the last to fall idle."""
+        with_room = {each.pool for each in self.nodes.values() if each.usable}
+        pool = next(pool for pool in pools or self.pools if pool in with_room)
         choice = [node for node in self.nodes.values() if node.usable and node.pool == pool]
         assert chosen.pool == pool, "a less preferred pool was used"
         assert chosen.busy == max(node.busy for node in choice), "not the fullest node with room"
@@ -390,7 +421,14 @@ class LedgerMachine(RuleBasedStateMachine):
                 refused.append(key)
             else:
                 expected = lease.ends_by - lease.since
-                self.wait(key, lease.ticket, reserves=False, expected=expected, persistent=lease.persistent)
+                self.wait(
+                    key,
+                    lease.ticket,
+                    reserves=False,
+                    expected=expected,
+                    persistent=lease.persistent,
+                    pools=lease.pools,
+                )
         breaks = of_type(Break, step.actions)
         assert {each.lease for each in breaks} == set(told)
         assert sorted(each.key for each in of_type(Refuse, step.actions)) == sorted(refused)
@@ -434,9 +472,15 @@ class LedgerMachine(RuleBasedStateMachine):
         )
         self.took(self.ledger.add(pool, instance, self.now, draining=draining))
 
-    @rule(key=KEYS, expected=st.sampled_from([inf, 10.0, 50.0]), persistent=st.booleans())
-    def acquire(self, key: str, expected: float, *, persistent: bool) -> None:
-        """Somebody wants a slot, reserved or not."""
+    @rule(
+        key=KEYS,
+        expected=st.sampled_from([inf, 10.0, 50.0]),
+        persistent=st.booleans(),
+        pools=st.sampled_from([(), (), ("p0",), ("p1",), ("p1", "p0")]),
+    )
+    def acquire(self, key: str, expected: float, *, persistent: bool, pools: tuple[str, ...] = ()) -> None:
+        """Somebody wants a slot, reserved or not, of any pool or of certain ones."""
+        pools = tuple(each for each in pools if each in self.pools)
         waiter = self.waiter(key)
         if key in self.leases or (waiter is not None and not waiter.reserves):
             with raises(KeyInUse):
@@ -447,19 +491,20 @@ class LedgerMachine(RuleBasedStateMachine):
                 self.ledger.acquire(key, self.now, expected)
             return
         if waiter is not None:
-            waiter.reserves, waiter.expected, waiter.persistent = False, expected, persistent
+            waiter.reserves, waiter.expected, waiter.persistent, waiter.pools = False, expected, persistent, pools
         else:
-            self.wait(key, self.ticket(), reserves=False, expected=expected, persistent=persistent)
-        self.took(self.ledger.acquire(key, self.now, expected, persistent=persistent))
+            self.wait(key, self.ticket(), reserves=False, expected=expected, persistent=persistent, pools=pools)
+        self.took(self.ledger.acquire(key, self.now, expected, persistent=persistent, pools=pools))
 
     @precondition(lambda self: not self.over)
-    @rule(key=KEYS, place=st.integers(0, 30))
-    def acquire_at(self, key: str, place: int) -> None:
+    @rule(key=KEYS, place=st.integers(0, 30), pools=st.sampled_from([(), ("p1",)]))
+    def acquire_at(self, key: str, place: int, pools: tuple[str, ...]) -> None:
         """Somebody whose lease was lost wants another, and goes back to the place where it was."""
         if key in self.leases or self.waiter(key) is not None:
             return
-        self.wait(key, min(place, self.tickets), reserves=False)
-        self.took(self.ledger.acquire(key, self.now, inf, place))
+        pools = tuple(each for each in pools if each in self.pools)
+        self.wait(key, min(place, self.tickets), reserves=False, pools=pools)
+        self.took(self.ledger.acquire(key, self.now, inf, place, pools=pools))
 
     @rule(key=KEYS, potential=st.integers(0, 6))
     def reserve(self, key: str, potential: int) -> None:
@@ -467,12 +512,17 @@ class LedgerMachine(RuleBasedStateMachine):
         if key in self.leases or self.waiter(key) is not None:
             with raises(KeyInUse):
                 self.ledger.reserve(key, self.now, potential)
-        elif self.shut or self.usable + potential <= len(self.waiters):
+        elif self.shut or not self.has_room(potential):
             with raises(NoCapacity):
                 self.ledger.reserve(key, self.now, potential)
         else:
             self.wait(key, self.ticket(), reserves=True)
             self.took(self.ledger.reserve(key, self.now, potential))
+
+    def has_room(self, potential: int) -> bool:
+        """Whether one more may be promised a slot: those that are bound, and wait, can only use what is to come."""
+        bound = sum(bool(waiter.pools) for waiter in self.waiters)
+        return self.usable + max(0, potential - bound) > len(self.waiters) - bound
 
     @rule(key=KEYS)
     def unreserve(self, key: str) -> None:
@@ -750,7 +800,9 @@ class LedgerMachine(RuleBasedStateMachine):
         for key, record in kept.items():
             id_ = self.ledger.leases[key].id
             model.taken[record.slot] = key
-            self.leases[key] = ModelLease(model, record.slot, record.since, 0, inf, id_, delivered=True)
+            self.leases[key] = ModelLease(
+                model, record.slot, record.since, 0, inf, id_, delivered=True, pools=record.pools
+            )
             self.leases[key].persistent = record.persistent
 
     @precondition(lambda self: self.called)
@@ -780,7 +832,7 @@ class LedgerMachine(RuleBasedStateMachine):
             node.close(Closed.UNHEALTHY)
         self.vacate(key, broken=True)
         expected = lease.ends_by - lease.since
-        self.wait(key, lease.ticket, reserves=False, expected=expected, persistent=lease.persistent)
+        self.wait(key, lease.ticket, reserves=False, expected=expected, persistent=lease.persistent, pools=lease.pools)
         self.broke(node, self.ledger.replace(key, self.now, "it is slow"), -inf, delivered_too=False)
         assert key not in self.leases or self.leases[key].node is not node
 
@@ -1024,7 +1076,7 @@ class LedgerMachine(RuleBasedStateMachine):
         acquired = len(self.leases) - suspended
         unhealthy = sum(node.free for node in nodes if node.closed is Closed.UNHEALTHY)
         every = sum(node.slots for node in nodes)
-        fulfilled = sum(waiter.reserves for waiter in self.waiters[: self.usable]) if not self.shut else fulfilled
+        fulfilled = sum(waiter.reserves for waiter in self.turn()) if not self.shut else fulfilled
         assert capacity == Capacity(
             idle=self.usable - fulfilled,
             reserved=fulfilled,
@@ -1045,7 +1097,9 @@ class LedgerMachine(RuleBasedStateMachine):
         """No waiter starves: who still waits could not be served."""
         capacity = self.ledger.capacity()
         if not self.shut:
-            assert not (capacity.idle and (capacity.pending or capacity.promised))
+            assert not (capacity.idle and (self.ledger.pending_for_any or capacity.promised))
+            usable = {node.pool for node in self.nodes.values() if node.usable}
+            assert not (capacity.idle and any(not usable.isdisjoint(pools) for pools in self.ledger.bound))
 
     @invariant()
     def the_queue_is_in_order(self) -> None:
@@ -1144,6 +1198,13 @@ class LedgerMachine(RuleBasedStateMachine):
             assert lease.slot not in lease.node.cleaning
 
     @invariant()
+    def who_is_bound_is_counted_by_the_pools(self) -> None:
+        """The decision reads how many wait for a slot of which pools."""
+        bound = [waiter.pools for waiter in self.waiters if waiter.pools and not waiter.reserves]
+        assert self.ledger.bound == {pools: bound.count(pools) for pools in bound}
+        assert self.ledger.pending_for_any == self.ledger.pending - len(bound)
+
+    @invariant()
     def the_longest_idle_is_given_up_first(self) -> None:
         """The free usable nodes of a pool are offered for removal in the order in which they fell idle."""
         for pool in self.pools:
@@ -1172,7 +1233,13 @@ class LedgerMachine(RuleBasedStateMachine):
         """A restart at any moment finds all of them: no slot is given to anybody who should not have it."""
         leases = {
             key: LeaseRecord(
-                lease.node.id, lease.slot, lease.since, key in self.asleep, self.when_expired(key), lease.persistent
+                lease.node.id,
+                lease.slot,
+                lease.since,
+                key in self.asleep,
+                self.when_expired(key),
+                lease.persistent,
+                lease.pools,
             )
             for key, lease in self.leases.items()
         }

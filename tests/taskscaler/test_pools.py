@@ -272,3 +272,58 @@ async def test_one_group_is_no_two_pools() -> None:
     with pytest.raises(GroupRefused, match="pools first and second are the same group, fake/spot; give each"):
         async with pooling({"first": cloud, "second": cloud}):
             pass
+
+
+# --- work that needs certain pools ------------------------------------------------------------------------
+
+
+async def test_work_gets_a_slot_of_the_pools_that_it_names() -> None:
+    """In its own order, whatever is idle elsewhere; it is passed by who can use that."""
+    clouds = {"spot": a_cloud("spot"), "on-demand": a_cloud("on-demand"), "gpu": a_cloud("gpu")}
+    async with pooling(clouds, policies=[Policy(idle_count=1, idle_time=1000)]) as scaler:
+        await anyio.sleep(60)
+        lease = await scaler.acquire_lease("bound", pools=["gpu", "spot"])
+        assert lease.pool == "spot", "one that is there is better than one that has to boot"
+        async with anyio.create_task_group() as tasks:
+
+            async def gpu() -> None:
+                async with scaler.acquire("gpu", pools=["gpu"]) as other:
+                    assert other.pool == "gpu"
+
+            tasks.start_soon(gpu)
+            await anyio.sleep(1)
+            said = await scaler.explain(key="gpu")
+            assert "has been waiting for a slot of gpu" in str(said)
+            assert said.pools == ("gpu",)
+        assert [len(cloud.billed) for cloud in clouds.values()] == [2, 0, 1]
+
+
+async def test_a_reservation_is_no_promise_of_a_pool() -> None:
+    """What was kept for it goes to others, if the work turns out to need another pool."""
+    clouds = {"spot": a_cloud("spot"), "on-demand": a_cloud("on-demand")}
+    async with pooling(clouds) as scaler:
+        (await scaler.acquire_lease("first")).release()
+        await scaler.reserve("job")
+        async with anyio.create_task_group() as tasks:
+            got: list[str] = []
+
+            async def take(key: str, *pools: str) -> None:
+                async with scaler.acquire(key, pools=pools or None) as lease:
+                    got.append(f"{key} {lease.pool}")
+                    await anyio.sleep(5)
+
+            tasks.start_soon(take, "other")
+            await anyio.sleep(1)
+            assert got == []
+            tasks.start_soon(take, "job", "on-demand")
+            await anyio.sleep(1)
+            assert got == ["other spot"]
+        assert got == ["other spot", "job on-demand"]
+
+
+@pytest.mark.parametrize("pools", [[], ["gpu"], ["spot", "gpu"], "gpu"])
+async def test_pools_that_there_are_not_are_refused(pools: str | list[str]) -> None:
+    """Who asks for them learns which there are."""
+    async with pooling({"spot": a_cloud("spot"), "on-demand": a_cloud("on-demand")}) as scaler:
+        with pytest.raises(ValueError, match=r"expected names among spot, on-demand, found"):
+            await scaler.acquire_lease("key", pools=pools)

@@ -526,3 +526,12 @@ async def test_a_program_has_a_lease_outlive_it(
             with pytest.raises(DaemonRefused, match="has ended"):
                 await other.keep(again)
         assert fleet.holders.keeper.kept == {}
+
+
+async def test_pools_are_named(opened: Opened) -> None:
+    """And those that there are not are refused, with the names of those that there are."""
+    async with opened(FakeCloud(), max_instances=1) as scaler:
+        async with scaler.acquire("a", pools=["default"]) as lease:
+            assert lease.pool == "default"
+        with pytest.raises((ValueError, DaemonRefused), match=r"expected names among default, found"):
+            await scaler.acquire_lease("b", pools=["spot"])

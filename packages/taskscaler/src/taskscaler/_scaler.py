@@ -197,6 +197,7 @@ class Taskscaler:
         expected_duration: float = math.inf,
         place: int | None = None,
         persistent: bool = False,
+        pools: Sequence[str] | None = None,
     ) -> Lease:
         """Wait for a slot.
 
@@ -211,6 +212,8 @@ class Taskscaler:
                 held, killed or left without deleting the instances, the slot stays acquired and its instance as it is.
                 The next scaler lists the lease as `detached` until somebody takes it up with `reattach`. Without a
                 journal, nothing outlives the scaler.
+            pools: Names of the pools of which the slot may be, in the order in which they are preferred. None: any, in
+                the order of the scaler. Others who came later pass with slots of other pools.
 
         Returns:
             The lease, to be released by the caller.
@@ -218,15 +221,26 @@ class Taskscaler:
         Raises:
             KeyInUse: The key holds a slot, or waits for one.
             NoCapacity: There was no slot in time, or there will be none.
+            ValueError: *pools* are none of the scaler's.
         """
         check_wait(key, timeout, expected_duration)
         check("persistent", persistent, bool)
+        bound_to = self._known_pools(pools)
         if self._runtime.ended:
             raise NoCapacity("the scaler has ended")
-        step = self._core.acquire(key, self._now(), expected_duration, place, persistent=persistent)
+        step = self._core.acquire(key, self._now(), expected_duration, place, persistent=persistent, pools=bound_to)
         given = self._acquire_timeout if timeout is None else timeout
         setting = " (instance_acquire_timeout)" if timeout is None else ""
         return await self._leases.wait(key, step, given, setting)
+
+    def _known_pools(self, pools: Sequence[str] | None) -> tuple[str, ...]:
+        """The pools that are meant, each once; empty: any."""
+        if pools is None:
+            return ()
+        wanted = tuple(dict.fromkeys([pools] if isinstance(pools, str) else pools))
+        if not wanted or not set(wanted) <= self._by_name.keys():
+            raise ValueError(f"pools: expected names among {', '.join(self._by_name)}, found {as_given(pools)}")
+        return wanted if len(self._by_name) > 1 else ()
 
     @asynccontextmanager
     async def acquire(
@@ -237,6 +251,7 @@ class Taskscaler:
         expected_duration: float = math.inf,
         place: int | None = None,
         persistent: bool = False,
+        pools: Sequence[str] | None = None,
     ) -> AsyncIterator[Lease]:
         """Hold a slot for as long as the body runs. Arguments and errors are those of `acquire_lease`.
 
@@ -244,7 +259,12 @@ class Taskscaler:
             LeaseLost: The instance was lost, and the body cancelled.
         """
         lease = await self.acquire_lease(
-            key, timeout=timeout, expected_duration=expected_duration, place=place, persistent=persistent
+            key,
+            timeout=timeout,
+            expected_duration=expected_duration,
+            place=place,
+            persistent=persistent,
+            pools=pools,
         )
         async with lease.hold():
             yield lease

@@ -89,7 +89,7 @@ class Calm:
             counts, standing = footing.slots.counts, footing.plan.standing
             if standing is not footing.standing or counts.rare is not footing.rare:
                 footing.look(standing, counts.rare)
-            if not footing.plain:
+            if ledger.bound or not footing.plain:
                 return None
             usable += counts.usable
             in_use += counts.acquired + counts.blocked + counts.rare.cleaning

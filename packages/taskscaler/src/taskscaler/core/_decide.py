@@ -13,13 +13,18 @@ when some are to be given up: what waits is never kept waiting for them.
 
 Instances on their way count when more is to be asked for, and not when some are to be given up: what is
 not there yet may never come.
+
+Acquires that are bound to certain pools come first, those with the fewest pools before others: they claim slots that
+are there or on their way in their pools, and what is missing is asked of their pools in the order that they prefer.
+What nobody claims is for all. Where sets of pools overlap without one being part of the other, the claims may be such
+that one instance more is asked for than another choice would have needed; it goes as any that is to spare.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from attrs import evolve, field, frozen
+from attrs import define, evolve, field, frozen
 
 from fleeting.core import Limits
 from taskscaler._types import Policy
@@ -269,6 +274,9 @@ def _words_on(does: str, choices: Sequence[Choice]) -> Iterator[str]:
         yield f"{does} {among}: {why}"
 
 
+_NOBODY: Mapping[tuple[str, ...], int] = {}
+
+
 def decide(
     supplies: Sequence[Supply],
     reserved: int,
@@ -279,6 +287,7 @@ def decide(
     room: int | None = None,
     excess: int = 0,
     releases: Expected = NOTHING_EXPECTED,
+    bound: Mapping[tuple[str, ...], int] = _NOBODY,
 ) -> Decision:
     """Decide.
 
@@ -291,14 +300,18 @@ def decide(
         room: How many more instances there may be over all pools; None: any number.
         excess: Instances over the ceiling over all pools.
         releases: Slots in use that will be free before a new instance would be ready.
+        bound: How many of those acquires wait for a slot of which pools, where not any will do.
     """
     demand = Demand(sum(supply.in_use for supply in supplies), reserved, pending)
     idle_target = idle_slots(policy, demand.in_use)
-    usable = sum(supply.usable for supply in supplies)
-    missing = reserved + pending + idle_target - usable
-    missing -= sum(supply.arriving for supply in supplies)
+    shares = _Shares(supplies, ANY_NUMBER if room is None else room)
+    for pools_of, waiting in sorted(bound.items(), key=_fewest_first):
+        shares.claim(pools_of, waiting)
+    for_all = reserved + pending - sum(bound.values()) + idle_target
+    usable = sum(each.usable for each in shares.pools)
+    missing = for_all - usable - sum(each.arriving for each in shares.pools)
     expected = max(0, min(missing, idle_target - idle_to_ask_for(policy, demand.in_use, releases.slots)))
-    pools, look_again_at = _shares(supplies, missing, expected, ANY_NUMBER if room is None else room)
+    pools, look_again_at = shares.decided(missing, expected)
     first = supplies[0]
     target = demand.total + idle_target
     ceiling = first.limits.room
@@ -309,7 +322,7 @@ def decide(
         idle_target=idle_target,
         target=target,
         target_instances=int(min(math.ceil(target / first.slots), most)),
-        spare=max(0, usable - reserved - pending - idle_target),
+        spare=max(0, usable - for_all),
         pools=pools,
         look_again_at=min(look_again_at, releases.until) if expected else look_again_at,
         excess=excess,
@@ -317,61 +330,135 @@ def decide(
     )
 
 
-def _shares(
-    supplies: Sequence[Supply], missing: int, expected: int, room: int
-) -> tuple[tuple[PoolDecision, ...], float]:
-    """What of the missing slots each pool is to bring, and when a limit is lifted that held something back.
+def _fewest_first(item: tuple[tuple[str, ...], int]) -> tuple[int, tuple[str, ...]]:
+    return len(item[0]), item[0]
 
-    Those that are expected to be released are not asked for, nor is anything withdrawn for them.
-    """
-    withdrawals = _withdrawals(supplies, surplus=-missing)
-    missing -= expected
-    pools = []
-    look_again_at = math.inf
-    for supply, withdraw in zip(supplies, withdrawals, strict=True):
-        wake = max(0, min(missing, supply.asleep))
-        missing -= wake
-        wanted = max(0, math.ceil(missing / supply.slots))
-        allowed = supply.limits.allowed(wanted)
+
+@define
+class _Share:
+    """What of one pool nobody has claimed, and what is asked of it."""
+
+    supply: Supply
+    usable: int
+    """Slots that can be handed out, and that nobody has claimed."""
+
+    arriving: int
+    """Slots that are on their way, likewise."""
+
+    stranded: int
+    """Unfilled requests, as far as they can be taken back and nobody has claimed their slots."""
+
+    wake: int = 0
+    wanted: int = 0
+    increase: int = 0
+
+    def take(self, slots: int, *, stranded: bool) -> int:
+        """Claim as many of its slots, but those of stranded requests only if they are meant; returns how many."""
+        kept = 0 if stranded else self.stranded * self.supply.slots
+        usable = min(self.usable, slots)
+        arriving = max(0, min(self.arriving - kept, slots - usable))
+        self.usable -= usable
+        self.arriving -= arriving
+        self.stranded = min(self.stranded, self.arriving // self.supply.slots)
+        return usable + arriving
+
+    def ask(self, slots: int, room: int) -> int:
+        """Ask for so many more, if limits and *room*, in instances over all pools, allow that.
+
+        Returns:
+            How many it will have, in slots; perhaps more than that.
+        """
+        supply = self.supply
+        wake = max(0, min(slots, supply.asleep - self.wake))
+        wanted = max(0, math.ceil((slots - wake) / supply.slots))
+        allowed = supply.limits.allowed(self.increase + wanted) - self.increase
         increase = max(0, min(allowed, room))
-        missing -= increase * supply.slots
-        room -= increase
-        limited_by, lifted_at = _held_back(supply.limits, wanted, allowed, increase)
-        look_again_at = min(look_again_at, lifted_at)
-        pools.append(
-            PoolDecision(
-                pool=supply.pool,
-                have=supply.kept + supply.coming,
-                wanted=wanted,
-                increase=increase,
-                limited_by=limited_by,
-                withdraw=withdraw,
-                excess=supply.excess,
-                wake=wake,
-                set_back=supply.deprioritised,
+        self.wake += wake
+        self.wanted += wanted
+        self.increase += increase
+        return wake + increase * supply.slots
+
+
+class _Shares:
+    """What of the missing slots each pool is to bring."""
+
+    def __init__(self, supplies: Sequence[Supply], room: int) -> None:
+        """Nothing is claimed or asked for; *room*: how many more instances there may be over all pools."""
+        self.pools = [_Share(each, each.usable, each.arriving, each.stranded) for each in supplies]
+        self._room = room
+
+    def claim(self, pools: Sequence[str], slots: int) -> None:
+        """Have so many slots of these pools, the first ones if possible, for who waits for them and no others.
+
+        What fails to come is claimed last: others of the pools may have it instead.
+        """
+        own = [each for pool in pools for each in self.pools if each.supply.pool == pool]
+        for each in own:
+            slots -= each.take(slots, stranded=False)
+        for each in own:
+            slots -= self._ask(each, slots)
+        if slots < 0:  # whoever comes may have the rest of the last instance
+            own[0].arriving -= slots
+        for each in own:
+            slots -= each.take(max(0, slots), stranded=True)
+
+    def _ask(self, share: _Share, slots: int) -> int:
+        before = share.increase
+        brings = share.ask(max(0, slots), self._room)
+        self._room -= share.increase - before
+        return brings
+
+    def decided(self, missing: int, expected: int) -> tuple[tuple[PoolDecision, ...], float]:
+        """What each pool is to bring of what is missing for all, and when a limit is lifted that held something back.
+
+        Those that are expected to be released are not asked for, nor is anything withdrawn for them.
+        """
+        withdrawals = _withdrawals(self.pools, surplus=-missing)
+        missing -= expected
+        for each in self.pools:
+            missing -= self._ask(each, missing)
+        pools = []
+        look_again_at = math.inf
+        for share, withdraw in zip(self.pools, withdrawals, strict=True):
+            supply = share.supply
+            limited_by, lifted_at = _held_back(supply.limits, share.wanted, share.increase)
+            look_again_at = min(look_again_at, lifted_at)
+            pools.append(
+                PoolDecision(
+                    pool=supply.pool,
+                    have=supply.kept + supply.coming,
+                    wanted=share.wanted,
+                    increase=share.increase,
+                    limited_by=limited_by,
+                    withdraw=withdraw,
+                    excess=supply.excess,
+                    wake=share.wake,
+                    set_back=supply.deprioritised,
+                )
             )
-        )
-    if len(supplies) > 1 and any(supply.stranded for supply in supplies):
-        pools = [*_with_moves(pools, supplies)]
-        if any(supply.stranded > pool.withdraw for pool, supply in zip(pools, supplies, strict=True)):
-            look_again_at = min([look_again_at, *(limit(supply.limits)[1] for supply in supplies)])  # others take more
-    return tuple(pools), look_again_at
+        if len(pools) > 1 and any(share.stranded for share in self.pools):
+            pools = [*_with_moves(pools, self.pools)]
+            if any(share.stranded > pool.withdraw for pool, share in zip(pools, self.pools, strict=True)):
+                lifted = (limit(share.supply.limits)[1] for share in self.pools)  # others take more then
+                look_again_at = min([look_again_at, *lifted])
+        return tuple(pools), look_again_at
 
 
-def _held_back(limits: Limits, wanted: int, allowed: int, increase: int) -> tuple[str, float]:
+def _held_back(limits: Limits, wanted: int, increase: int) -> tuple[str, float]:
     """What stands between what is wanted and what is asked for, and when it no longer does."""
-    if increase < allowed:
+    if increase < limits.allowed(wanted):
         return OVER_ALL, math.inf
     return limit(limits) if increase < wanted else ("", math.inf)
 
 
-def _with_moves(pools: Sequence[PoolDecision], supplies: Sequence[Supply]) -> Iterator[PoolDecision]:
+def _with_moves(pools: Sequence[PoolDecision], shares: Sequence[_Share]) -> Iterator[PoolDecision]:
     """Have taken back what is stranded, as far as others can take it on besides what they are asked for already."""
-    takes = sum((each.takes - pool.increase) * each.slots for pool, each in zip(pools, supplies, strict=True))
-    for pool, supply in zip(pools, supplies, strict=True):
-        moved = min(supply.stranded - pool.withdraw, takes // supply.slots)
+    of_pools = [*zip(pools, shares, strict=True)]
+    takes = sum((share.supply.takes - pool.increase) * share.supply.slots for pool, share in of_pools)
+    for pool, share in of_pools:
+        moved = min(share.stranded - pool.withdraw, takes // share.supply.slots)
         if moved > 0:
-            takes -= moved * supply.slots
+            takes -= moved * share.supply.slots
             yield evolve(pool, withdraw=pool.withdraw + moved, moved=moved)
         else:
             yield pool
@@ -392,11 +479,13 @@ def idle_to_ask_for(policy: Policy, in_use: int, releases: int) -> int:
     return max(0, idle_slots(policy, max(0, in_use - releases)) - releases)
 
 
-def _withdrawals(supplies: Sequence[Supply], surplus: int) -> list[int]:
+def _withdrawals(shares: Sequence[_Share], surplus: int) -> list[int]:
     """Instances on their way that nothing calls for, pool by pool: those of the least preferred pool first."""
     withdrawals = []
-    for supply in reversed(supplies):
-        count = min(supply.coming, max(0, surplus) // supply.slots)
+    for share in reversed(shares):
+        supply = share.supply
+        claimed = -(-(supply.arriving - share.arriving) // supply.slots)
+        count = max(0, min(supply.coming - max(0, claimed), max(0, surplus) // supply.slots))
         surplus -= count * supply.slots
         withdrawals.append(count)
     return withdrawals[::-1]

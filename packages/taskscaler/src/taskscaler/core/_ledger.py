@@ -19,6 +19,11 @@ Where slots are cleaned between jobs, one that was used is *dirty* until its cle
 nobody is given the slot, and it counts as in use: it comes back, but not at once. What is dirty stands in the journal,
 so that nobody is given it after a crash either. A node whose slot could not be cleaned is closed for good.
 
+An acquire may be *bound*: its slot is to be of certain pools. It waits in a queue of its own with all that are bound to
+the same, and those that came later pass it with slots that it cannot use. A slot that it can use goes to it before it
+goes to them. Reservations are not bound, as the work that they are for is not known yet: one that turns into an acquire
+bound to pools without a slot waits for one at its place, and what was kept for it is for others.
+
 Every change is O(1), or O(log n) where somebody waits: nodes with room stand in `PoolSlots` by how many
 of their slots are taken. The fullest are used first, so that others can fall idle; among idle ones the last
 to fall idle is used first, so that the first can be given up.
@@ -135,6 +140,9 @@ class Ledger:
         self.pending = 0
         """Acquires that wait."""
 
+        self.bound: dict[tuple[str, ...], int] = {}
+        """How many of them wait for a slot of which pools, where not any will do; none of these is 0."""
+
         self.shut = ""
         """Why nothing is handed out at all, for now or for ever; empty: it is."""
 
@@ -156,6 +164,9 @@ class Ledger:
 
         self._waiters: dict[str, Waiter] = {}
         self._queue: list[tuple[int, str]] = []
+        self._bound_queues: dict[tuple[str, ...], list[tuple[int, str]]] = {}
+        """The same of acquires that are bound, by the pools to which they are."""
+
         self._ticket = 0
         self._idle_rank = 0
         self._numbered = 0
@@ -194,7 +205,14 @@ class Ledger:
     # --- asking and giving back --------------------------------------------------------------------------
 
     def acquire(
-        self, key: str, now: float, expected: float = inf, place: int | None = None, *, persistent: bool = False
+        self,
+        key: str,
+        now: float,
+        expected: float = inf,
+        place: int | None = None,
+        *,
+        persistent: bool = False,
+        pools: tuple[str, ...] = (),
     ) -> Step:
         """Hand out a slot under *key*, or let it wait its turn.
 
@@ -204,6 +222,7 @@ class Ledger:
             expected: How long the work will take at the most, in seconds, if that is known.
             place: The ticket of an earlier lease, whose place in the queue is taken again; None: the last place.
             persistent: Whether the lease outlives its manager.
+            pools: Of which pools the slot is to be, in order of preference; empty: of any, as they are preferred.
 
         Raises:
             KeyInUse: The key holds a slot, or waits for one.
@@ -211,17 +230,17 @@ class Ledger:
         """
         waiter = self._waiters.get(key)
         if waiter is not None:
-            return self._convert(waiter, now, expected, persistent=persistent)
+            return self._convert(waiter, now, expected, persistent=persistent, pools=pools)
         if key in self.leases:
             raise KeyInUse(key)
         if place is None:
             self._ticket += 1
         ticket = self._ticket if place is None else min(place, self._ticket)
-        if self.usable > len(self._fulfilled) and not self.shut:
-            return self._assign(key, ticket, now, now, expected, persistent=persistent)
+        if self.usable > len(self._fulfilled) and not self.shut and (not pools or self._has_usable(pools)):
+            return self._assign(key, ticket, now, now, expected, persistent=persistent, pools=pools)
         if self.over:
             raise NoCapacity(self.over)
-        self._wait(Waiter(key, ticket, now, False, expected, persistent))
+        self._wait(Waiter(key, ticket, now, False, expected, persistent, pools))
         if place is None:
             return NOTHING
         self._unfulfil(since=ticket)  # what is kept for a reservation that came later
@@ -237,8 +256,8 @@ class Ledger:
             return self._clean(assignment, now)
         self._vacate(assignment, now)
         if not self._journaled:
-            return self._serve(now) if self._queue else NOTHING
-        if not self._queue:
+            return self._serve(now) if self._queue or self._bound_queues else NOTHING
+        if not (self._queue or self._bound_queues):
             return Step((Drop(LEASE, key),))
         served = self._serve(now)
         return Step((Drop(LEASE, key), *served.writes), served.actions)
@@ -279,7 +298,7 @@ class Ledger:
             freed = self._clean(assignment, now)
         else:
             self._vacate(assignment, now)
-        self._wait(Waiter(key, assignment.ticket, now, False, expected, assignment.persistent))
+        self._wait(Waiter(key, assignment.ticket, now, False, expected, assignment.persistent, assignment.pools))
         self._unfulfil(since=assignment.ticket)
         served = self.take_back(node, now)
         return Step((*freed.writes, *served.writes), served.actions)
@@ -300,7 +319,7 @@ class Ledger:
         if waiter is None:
             return self.release(key, now)
         self._fulfilled.pop(key, None)
-        self.pending -= not waiter.reserves
+        self._count_out(waiter)
         return self._serve(now)
 
     def suspend(self, lease: LeaseId, now: float, expires_at: float | None = None) -> Step:
@@ -443,11 +462,20 @@ class Ledger:
             raise KeyInUse(key)
         if self.shut:
             raise NoCapacity(self.shut)
-        if self.usable + potential <= len(self._waiters):
+        if not self.has_room(potential):
             raise NoCapacity("every possible slot is taken or reserved")
         self._ticket += 1
         self._wait(Waiter(key, self._ticket, now, True, inf))
         return self._serve(now)
+
+    def has_room(self, potential: int) -> bool:
+        """Whether there is a slot for one more, if so many come or could be created beyond those that are usable.
+
+        Who is bound, and waits, cannot use those that can be handed out now; what is to come may be for them.
+        """
+        bound = self.pending - self.pending_for_any
+        for_all = min(potential, 0) if potential < bound else potential - bound
+        return self.usable + for_all > len(self._waiters) - bound
 
     def unreserve(self, key: str, now: float) -> Step:
         """Give a reservation up; nothing happens if there is none."""
@@ -653,7 +681,9 @@ class Ledger:
         self._fulfilled.clear()
         self._last_fulfilled.clear()
         self._queue.clear()
+        self._bound_queues.clear()
         self.pending = 0
+        self.bound.clear()
         return Step((), refused)
 
     def hold_back(self, why: str) -> None:
@@ -700,6 +730,11 @@ class Ledger:
     def fulfilled(self) -> int:
         """Reservations that a slot is kept for."""
         return len(self._fulfilled)
+
+    @property
+    def pending_for_any(self) -> int:
+        """Acquires that wait for a slot of any pool. O(sets of pools that others wait for)."""
+        return self.pending - sum(self.bound.values()) if self.bound else self.pending
 
     @property
     def waiting_since(self) -> float | None:
@@ -779,6 +814,7 @@ class Ledger:
                     delivered=True,
                     expires_at=expires_at,
                     persistent=record.persistent,
+                    pools=tuple(each for each in record.pools if each in self.pools),
                 )
                 among = node.asleep if record.suspended else node.awake
                 among[record.slot] = self.leases[key] = assignment
@@ -846,48 +882,101 @@ class Ledger:
             return "is not detached; `detached` lists the leases that are"
         return "is suspended; resume it instead" if assignment.suspended else "is held already"
 
-    def _convert(self, reservation: Waiter, now: float, expected: float, *, persistent: bool) -> Step:
+    def _convert(
+        self, reservation: Waiter, now: float, expected: float, *, persistent: bool, pools: tuple[str, ...]
+    ) -> Step:
         """Turn a reservation into an acquire, at its place in the queue."""
         if not reservation.reserves:
             raise KeyInUse(reservation.key)
         del self._waiters[reservation.key]
         key, ticket = reservation.key, reservation.ticket
-        if self._fulfilled.pop(key, None) is not None and not self.shut:
-            return self._assign(key, ticket, now, now, expected, persistent=persistent)
-        self._wait(Waiter(key, ticket, now, False, expected, persistent))
-        return NOTHING
+        was_kept = self._fulfilled.pop(key, None) is not None
+        if was_kept and not self.shut and (not pools or self._has_usable(pools)):
+            return self._assign(key, ticket, now, now, expected, persistent=persistent, pools=pools)
+        self._wait(Waiter(key, ticket, now, False, expected, persistent, pools))
+        return self._serve(now) if was_kept else NOTHING
+
+    def _has_usable(self, pools: Iterable[str]) -> bool:
+        """Whether any of these pools has a slot that can be handed out, kept or not."""
+        return any(self.pools[pool].counts.usable for pool in pools)
 
     def _wait(self, waiter: Waiter) -> None:
         """Put into the queue, by ticket."""
         self._waiters[waiter.key] = waiter
         self.pending += not waiter.reserves
+        if waiter.pools:
+            self.bound[waiter.pools] = self.bound.get(waiter.pools, 0) + 1
         self._queue_up(waiter)
+
+    def _count_out(self, waiter: Waiter) -> None:
+        """It waits no more."""
+        self.pending -= not waiter.reserves
+        if waiter.pools:
+            self.bound[waiter.pools] -= 1
+            if not self.bound[waiter.pools]:
+                del self.bound[waiter.pools]
 
     def _queue_up(self, waiter: Waiter) -> None:
         """Put into the queue, and tidy that up where most have left it without having been served."""
-        heapq.heappush(self._queue, (waiter.ticket, waiter.key))
-        if len(self._queue) > max(FEW, 4 * len(self._waiters)):
-            self._queue = [(each.ticket, key) for key, each in self._waiters.items() if key not in self._fulfilled]
-            heapq.heapify(self._queue)
+        queue = self._bound_queues.setdefault(waiter.pools, []) if waiter.pools else self._queue
+        heapq.heappush(queue, (waiter.ticket, waiter.key))
+        if len(queue) > max(FEW, 4 * len(self._waiters)):
+            queue[:] = [
+                (each.ticket, key)
+                for key, each in self._waiters.items()
+                if key not in self._fulfilled and each.pools == waiter.pools
+            ]
+            heapq.heapify(queue)
 
     def _serve(self, now: float) -> Step:
         """Give what can be handed out to those who have waited longest."""
         writes: list[Write] = []
         actions: list[object] = []
-        while self._queue and self.usable > len(self._fulfilled) and not self.shut:
-            ticket, key = heapq.heappop(self._queue)
-            waiter = self._waiters.get(key)
-            if waiter is None or waiter.ticket != ticket or key in self._fulfilled:
-                continue  # an entry that was overtaken: cancelled, or put in again
+        while (self._queue or self._bound_queues) and self.usable > len(self._fulfilled) and not self.shut:
+            waiter = self._next()
+            if waiter is None:
+                break
+            key = waiter.key
             if waiter.reserves:
                 self._fulfil(waiter)
                 continue
             del self._waiters[key]
-            self.pending -= 1
-            step = self._assign(key, ticket, now, waiter.asked_at, waiter.expected, persistent=waiter.persistent)
+            self._count_out(waiter)
+            step = self._assign(
+                key,
+                waiter.ticket,
+                now,
+                waiter.asked_at,
+                waiter.expected,
+                persistent=waiter.persistent,
+                pools=waiter.pools,
+            )
             writes += step.writes
             actions += step.actions
         return Step(writes, actions) if actions else NOTHING
+
+    def _next(self) -> Waiter | None:
+        """Take out of the queues who has waited longest of those whom a slot can be given to that is usable now."""
+        first = self._head((), self._queue)
+        for pools, queue in [*self._bound_queues.items()] if self._bound_queues else ():
+            head = self._head(pools, queue)
+            if head is None:
+                del self._bound_queues[pools]
+            elif (first is None or (head.ticket, head.key) < (first.ticket, first.key)) and self._has_usable(pools):
+                first = head
+        if first is not None:
+            heapq.heappop(self._bound_queues[first.pools] if first.pools else self._queue)
+        return first
+
+    def _head(self, pools: tuple[str, ...], queue: list[tuple[int, str]]) -> Waiter | None:
+        """Who is first in a queue; entries are dropped that were overtaken: cancelled, or put in again elsewhere."""
+        while queue:
+            ticket, key = queue[0]
+            waiter = self._waiters.get(key)
+            if waiter is not None and waiter.ticket == ticket and waiter.pools == pools and key not in self._fulfilled:
+                return waiter
+            heapq.heappop(queue)
+        return None
 
     def _fulfil(self, waiter: Waiter) -> None:
         """Keep a slot for a reservation."""
@@ -915,27 +1004,37 @@ class Ledger:
                 self._queue_up(waiter)
             heapq.heappop(self._last_fulfilled)
 
-    def _assign(self, key: str, ticket: int, now: float, asked_at: float, expected: float, *, persistent: bool) -> Step:
+    def _assign(
+        self,
+        key: str,
+        ticket: int,
+        now: float,
+        asked_at: float,
+        expected: float,
+        *,
+        persistent: bool,
+        pools: tuple[str, ...] = (),
+    ) -> Step:
         """Hand out a slot; there is one."""
-        node = self._pick()
+        node = self._pick(pools)
         pool_slots, slot = node.pool_slots, heapq.heappop(node.vacant)
         lease = self._lease_id(key, node, slot)
         node.awake[slot] = self.leases[key] = Assignment(
-            lease, node, now, ticket, asked_at, now + expected, persistent=persistent
+            lease, node, now, ticket, asked_at, now + expected, persistent=persistent, pools=pools
         )
         uses = pool_slots.uses[node.instance] = pool_slots.uses.get(node.instance, 0) + 1
         pool_slots.settle(node)
         writes: tuple[Write, ...] = ()
         if self._journaled:
-            record = LeaseRecord(node.id, slot, now, False, None, persistent)
+            record = LeaseRecord(node.id, slot, now, False, None, persistent, pools)
             writes = Put(LEASE, key, record), Put(USES, node.id, UsesRecord(uses))
         if self.expiries.expired:
             writes = (*writes, *self.expiries.forget(key))
         return Step(writes, (Check(lease) if pool_slots.checks else Deliver(lease),))
 
-    def _pick(self) -> Node:
-        """The fullest node with a usable slot, in the first pool that has one."""
-        for pool_slots in self._preferred:
+    def _pick(self, pools: tuple[str, ...]) -> Node:
+        """The fullest node with a usable slot, in the first pool that has one; of these, if there are any."""
+        for pool_slots in [self.pools[pool] for pool in pools] if pools else self._preferred:
             if pool_slots.counts.usable:
                 break
         if not pool_slots.idle_sorted:
@@ -1032,6 +1131,7 @@ class Ledger:
                         False,
                         assignment.ends_by - assignment.since,
                         assignment.persistent,
+                        assignment.pools,
                     )
                 )
                 self._unfulfil(since=assignment.ticket)

@@ -90,6 +90,7 @@ class _Inputs(NamedTuple):
     pools: tuple[tuple[object, ...], ...]
     counts: tuple[int, ...]
     over: str
+    bound: tuple[tuple[tuple[str, ...], int], ...] = ()
 
 
 class InstanceLost(NamedTuple):
@@ -231,11 +232,18 @@ class Core:
     # --- what the shell asks -----------------------------------------------------------------------------
 
     def acquire(
-        self, key: str, now: float, expected: float = inf, place: int | None = None, *, persistent: bool = False
+        self,
+        key: str,
+        now: float,
+        expected: float = inf,
+        place: int | None = None,
+        *,
+        persistent: bool = False,
+        pools: tuple[str, ...] = (),
     ) -> Step:
         """See `Ledger.acquire`."""
         self._touched = True
-        return self.ledger.acquire(key, now, expected, place, persistent=persistent)
+        return self.ledger.acquire(key, now, expected, place, persistent=persistent, pools=pools)
 
     def release(self, key: str, now: float) -> Step:
         """See `Ledger.release`."""
@@ -294,10 +302,9 @@ class Core:
         ledger, capacity = self.ledger, self.capacity()
         if ledger.shut:
             return NoCapacity(why, capacity=capacity)
-        waiting = ledger.reserved + ledger.pending
-        possible = ledger.usable + self._potential(now, heed_throttle=False) > waiting
+        possible = ledger.has_room(self._potential(now, heed_throttle=False))
         remedy = "ask again soon" if possible else "release one first"
-        if possible and leaving and ledger.usable > waiting:
+        if possible and leaving and ledger.has_room(0):
             why = "what is idle is about to be removed"
         elif possible:
             why = "no slot is ready" if preemptive else "growth is throttled"
@@ -331,7 +338,7 @@ class Core:
             return 0
         pools = self.ledger.pools
         in_use = sum(each.counts.acquired + each.counts.rare.cleaning + each.counts.blocked for each in pools.values())
-        spare = self.ledger.usable - self.ledger.pending - idle_slots(policy, in_use)
+        spare = self.ledger.usable - self.ledger.pending_for_any - idle_slots(policy, in_use)
         if spare <= 0:
             return 0
         longest_idle = (
@@ -355,7 +362,7 @@ class Core:
             usable += counts.usable
             in_use += counts.acquired + counts.blocked + counts.rare.cleaning
         reserved = ledger.reserved if ledger.reserved and not self._throttles_reservations else 0
-        self.choices.surplus.note(usable - ledger.pending - reserved - idle_slots(policy, in_use), now)
+        self.choices.surplus.note(usable - ledger.pending_for_any - reserved - idle_slots(policy, in_use), now)
         self._releases.note(in_use, now)
 
     def expected_releases(self, policy: Policy, now: float) -> Expected:
@@ -552,6 +559,7 @@ class Core:
             room=self._room_over_all(total),
             excess=self._excess_over_all(total),
             releases=self.expected_releases(policy, at),
+            bound=self.ledger.bound,
         )
         removals: list[Removal] = []
         sleeps: list[Sleep] = []
@@ -910,7 +918,8 @@ class Core:
             resting = self._resting(pool, now) if plan.suspends else None
             pools.append((ledger.pools[pool].version, plan.standing, blocked, resting))
         counts = (ledger.reserved, ledger.fulfilled, ledger.pending, self._seen)
-        return _Inputs(unsettled, tuple(pools), counts, ledger.over)
+        bound = tuple(ledger.bound.items()) if ledger.bound else ()
+        return _Inputs(unsettled, tuple(pools), counts, ledger.over, bound)
 
     def _resting(self, pool: str, now: float) -> tuple[bool, ...]:
         """What decisions read of a pool that can suspend, and time changes."""

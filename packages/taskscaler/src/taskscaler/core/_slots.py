@@ -27,6 +27,9 @@ class LeaseRecord(NamedTuple):
     persistent: bool = False
     """Whether it outlives its manager while it is held, too."""
 
+    pools: tuple[str, ...] = ()
+    """Of which pools its slot may be, in order of preference; empty: of any."""
+
 
 class UsesRecord(NamedTuple):
     """How often an instance was given work, as the journal keeps it under the node's id."""
@@ -405,6 +408,9 @@ class Assignment:
     persistent: bool = False
     """Whether it outlives its manager while it is held, too."""
 
+    pools: tuple[str, ...] = ()
+    """Of which pools its slot may be, in order of preference; empty: of any."""
+
     detached: bool = False
     """Whether nobody holds it: its manager has ended, or its holder let go of it."""
 
@@ -429,7 +435,7 @@ class Assignment:
     def record(self) -> LeaseRecord:
         """For the journal."""
         expires_at = self.expires_at if self.suspended and self.expires_at < inf else None
-        return LeaseRecord(self.node.id, self.slot, self.since, self.suspended, expires_at, self.persistent)
+        return LeaseRecord(self.node.id, self.slot, self.since, self.suspended, expires_at, self.persistent, self.pools)
 
 
 class Deliver(NamedTuple):
@@ -508,6 +514,8 @@ class Waiter:
 
     expected: float
     persistent: bool = False
+    pools: tuple[str, ...] = ()
+    """Of which pools its slot may be, in order of preference; empty: of any. Reservations are never particular."""
 
 
 @frozen(kw_only=True)

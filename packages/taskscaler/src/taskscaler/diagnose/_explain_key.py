@@ -42,6 +42,9 @@ class KeyExplanation(ScalerAnswer):
     pool: str | None = None
     """Name of the pool that its instance belongs to."""
 
+    pools: tuple[str, ...] = ()
+    """Of which pools the slot may be that it waits for, in order of preference; empty: of any."""
+
     slot: int | None = None
     """The number of its slot, from 0."""
 
@@ -63,7 +66,7 @@ class KeyExplanation(ScalerAnswer):
         for_ = f" for {span(self.at - self.since)}" if self.since is not None else ""
         match self.state:
             case "waiting":
-                return f"{self.key} has been waiting for a slot{for_}{self._in_queue}: {self.why}"
+                return f"{self.key} has been waiting for a slot{self._of_pools}{for_}{self._in_queue}: {self.why}"
             case "reserved":
                 made = f", made {span(self.at - self.since)} ago" if self.since is not None else ""
                 return f"{self.key} has a reservation{made}{self._in_queue}: {self.why}"
@@ -77,6 +80,10 @@ class KeyExplanation(ScalerAnswer):
                 return f"{self.key} {self.lost}; nobody has requested a slot for this key since"
         ended = "is unknown" if self.since is None else f"expired {span(self.at - self.since)} ago"
         return f"{self.key} {ended}: {self.why}"
+
+    @property
+    def _of_pools(self) -> str:
+        return f" of {' or '.join(self.pools)}" if self.pools else ""
 
     @property
     def _in_queue(self) -> str:
@@ -97,6 +104,7 @@ class KeyExplanation(ScalerAnswer):
             "queue": self.queue,
             "instance": self.instance,
             "pool": self.pool,
+            "pools": list(self.pools),
             "slot": self.slot,
             "expires_at": None if self.expires_at is None else iso(self.expires_at),
             "reattach_by": None if self.reattach_by is None else iso(self.reattach_by),
@@ -175,6 +183,7 @@ def _waiting(snapshot: Snapshot, waiter: Waiter, lost: str) -> KeyExplanation:
         since=waiter.asked_at,
         place=None if kept else queue.index(waiter.key) + 1,
         queue=len(queue),
+        pools=waiter.pools,
         why="a slot is kept for it" if kept else overall.answer,
         lost=lost,
         next=() if kept else overall.next,

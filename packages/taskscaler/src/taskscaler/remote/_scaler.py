@@ -121,6 +121,7 @@ class Taskscaler:
         expected_duration: float = math.inf,
         place: int | None = None,
         persistent: bool = False,
+        pools: Sequence[str] | None = None,
     ) -> Lease:
         """Wait for a slot. Arguments and errors are those of `taskscaler.Taskscaler.acquire_lease`.
 
@@ -131,7 +132,13 @@ class Taskscaler:
         """
         check_wait(key, timeout, expected_duration)
         check("persistent", persistent, bool)
-        asked = {**_finite(expected_duration=expected_duration), "place": place, "persistent": persistent}
+        asked: dict[str, object] = {
+            **_finite(expected_duration=expected_duration),
+            "place": place,
+            "persistent": persistent,
+        }
+        if pools is not None:  # which daemons before 0.2 do not know
+            asked["pools"] = [pools] if isinstance(pools, str) else [*pools]
         return await self._wait("/acquire", key, timeout, asked)
 
     @asynccontextmanager
@@ -143,6 +150,7 @@ class Taskscaler:
         expected_duration: float = math.inf,
         place: int | None = None,
         persistent: bool = False,
+        pools: Sequence[str] | None = None,
     ) -> AsyncIterator[Lease]:
         """Hold a slot for as long as the body runs. Arguments and errors are those of `acquire_lease`.
 
@@ -150,7 +158,12 @@ class Taskscaler:
             LeaseLost: The instance was lost, and the body cancelled.
         """
         lease = await self.acquire_lease(
-            key, timeout=timeout, expected_duration=expected_duration, place=place, persistent=persistent
+            key,
+            timeout=timeout,
+            expected_duration=expected_duration,
+            place=place,
+            persistent=persistent,
+            pools=pools,
         )
         async with lease.hold():
             yield lease

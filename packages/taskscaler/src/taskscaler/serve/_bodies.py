@@ -16,6 +16,9 @@ LONGEST_FILE = 200
 LONGEST_NUMBER = 12
 """Digits of a number in an address."""
 
+MOST_POOLS = 100
+"""Pools that a request names: more than a fleet has."""
+
 MOST_RECLAIMED = 1000
 """Leases in one request; whoever holds more asks again."""
 
@@ -85,6 +88,14 @@ class Acquire:
 
     persistent: bool = False
     """Whether the lease outlives the client: it is detached then, and anybody of the same user may reattach it."""
+
+    pools: tuple[str, ...] = field(default=())
+    """Names of the pools that the slot may be of, in order of preference; any if missing."""
+
+    @pools.validator
+    def _known_by_name(self, _: object, value: tuple[str, ...]) -> None:
+        if len(value) > MOST_POOLS:
+            raise ValueError(f"at most {MOST_POOLS} names")
 
 
 @frozen(kw_only=True)

@@ -293,7 +293,12 @@ class Holders:
     async def _acquire(self, asked: Acquire) -> Lease:
         duration = inf if asked.expected_duration is None else asked.expected_duration
         return await self.scaler.acquire_lease(  # persistent in any case: it outlives this daemon
-            asked.key, timeout=asked.timeout, expected_duration=duration, place=asked.place, persistent=True
+            asked.key,
+            timeout=asked.timeout,
+            expected_duration=duration,
+            place=asked.place,
+            persistent=True,
+            pools=asked.pools or None,
         )
 
     async def _reattach(self, asked: Resume) -> Lease:

@@ -88,12 +88,18 @@ class Taskscaler:
         expected_duration: float = math.inf,
         place: int | None = None,
         persistent: bool = False,
+        pools: Sequence[str] | None = None,
     ) -> Lease:
         """Wait for a slot. Arguments and errors are those of `taskscaler.Taskscaler.acquire_lease`."""
 
         async def acquire() -> Lease:
             lease = await self.scaler.acquire_lease(
-                key, timeout=timeout, expected_duration=expected_duration, place=place, persistent=persistent
+                key,
+                timeout=timeout,
+                expected_duration=expected_duration,
+                place=place,
+                persistent=persistent,
+                pools=pools,
             )
             return Lease(lease, self.portal)
 
@@ -108,6 +114,7 @@ class Taskscaler:
         expected_duration: float = math.inf,
         place: int | None = None,
         persistent: bool = False,
+        pools: Sequence[str] | None = None,
     ) -> Iterator[Lease]:
         """Hold a slot for as long as the body runs. Arguments and errors are those of `acquire_lease`.
 
@@ -116,7 +123,12 @@ class Taskscaler:
                 ends, and leaving raises in any case.
         """
         lease = self.acquire_lease(
-            key, timeout=timeout, expected_duration=expected_duration, place=place, persistent=persistent
+            key,
+            timeout=timeout,
+            expected_duration=expected_duration,
+            place=place,
+            persistent=persistent,
+            pools=pools,
         )
         with lease.hold():
             yield lease
