@@ -161,6 +161,34 @@ def reset_token(config: Path, runner: str | None) -> None:
     sys.exit(replace(config, runner))
 
 
+_ROUTE_EPILOG = """
+Exit status: 0 once it was stopped, 1 if it cannot listen, 2 if the file is wrong, 130 or 143 if it was stopped at once.
+"""
+
+
+@main.command(epilog=_ROUTE_EPILOG, short_help="Stand before several cells as one GitLab.")
+@click.argument("config", metavar="CONFIG", type=_FILE)
+@click.option(
+    "--log-format",
+    type=click.Choice(["text", "json", "journal"]),
+    default="text",
+    show_default=True,
+    help="How events are written on standard error; journal is for systemd.",
+)
+def route(config: Path, *, log_format: Literal["text", "json", "journal"]) -> None:
+    """Pass on what runners and their jobs say to the cell that it is for.
+
+    CONFIG has a table [cells.ID] for each cell, with its url. Runners use the router's address as theirs. Their tokens
+    say which cell they belong to, or the cells are asked in turn; a runner that several cells know gets jobs from all.
+
+    SIGTERM or Ctrl-C ends it: requests for jobs are answered, and what is under way may come to its end; a second one
+    ends it at once. Jobs do not notice: their runners try again until the router is back.
+    """
+    from taskscaler_gitlab.cli._route import route as pass_on
+
+    sys.exit(pass_on(config, style=log_format))
+
+
 _DRIVER_EPILOG = """
 Exit status: 0 on success, otherwise what gitlab-runner has put into BUILD_FAILURE_EXIT_CODE if the job has failed, and
 into SYSTEM_FAILURE_EXIT_CODE if anything else has.

@@ -77,6 +77,9 @@ class Listen:
     option: str = "--listen"
     """What asked for it."""
 
+    plaintext: bool = False
+    """Whether it listens without TLS for other machines, too, because a proxy before it ends TLS."""
+
 
 @frozen
 class _Keys:
@@ -104,7 +107,7 @@ class Entrance:
             SocketRefused: It would not be safe, or something cannot be used.
         """
         addresses = addresses_of(asked.host, asked.port, asked.option)
-        if asked.certificate is None and not all(map(is_own, addresses)):
+        if asked.certificate is None and not asked.plaintext and not all(map(is_own, addresses)):
             where = asked.host or "all addresses"
             raise SocketRefused(
                 f"{where}: without TLS, the daemon listens on this machine's own addresses only; "

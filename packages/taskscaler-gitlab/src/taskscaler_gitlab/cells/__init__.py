@@ -1,0 +1,1 @@
+"""Several GitLabs that are one to their users: cells."""

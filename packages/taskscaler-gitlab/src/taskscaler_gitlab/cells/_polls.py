@@ -1,0 +1,376 @@
+"""Requests for jobs: held at one cell, or at several at once."""
+
+import json
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from http import HTTPStatus
+from typing import Any
+
+import anyio
+from anyio.abc import TaskGroup
+from attrs import define, field, frozen
+
+from fleeting.plugins import one_line
+from gitlab_jobs import GitLabJobsError, PayloadInvalid, decode_job
+from taskscaler_gitlab.cells._cells import CALL, Cell
+from taskscaler_gitlab.cells._headers import TICKET
+from taskscaler_gitlab.cells._held import Answer, CellAway, Held
+from taskscaler_gitlab.cells._kept import KEPT, SIGN, Kept, KeptJob, Owed
+from taskscaler_gitlab.cells._route import (
+    Action,
+    Ask,
+    Give,
+    HangUp,
+    Keep,
+    Memory,
+    Nothing,
+    Refuse,
+    Round,
+    Unavailable,
+    hashed,
+    in_order,
+    is_away,
+)
+
+PATH = "/api/v4/jobs/request"
+NOTHING = Answer(HTTPStatus.NO_CONTENT, {}, b"")
+REFUSED = Answer(HTTPStatus.FORBIDDEN, {"content-type": "application/json"}, b'{"message":"403 Forbidden"}')
+AWAY = Answer(
+    HTTPStatus.BAD_GATEWAY, {"content-type": "application/json"}, b'{"message":"502 no cell answers at the moment"}'
+)
+_LONGEST_PAUSE = 60.0
+
+log = logging.getLogger("taskscaler.gitlab")
+
+
+@frozen(kw_only=True)
+class Poll:
+    """What a runner asks with."""
+
+    runner: bytes
+    """Stands for its token and its system."""
+
+    headers: Mapping[str, str]
+    body: Mapping[str, Any]
+
+    @property
+    def is_two_phase(self) -> bool:
+        """Whether it says when it accepts a job."""
+        info = self.body.get("info")
+        features = info.get("features") if isinstance(info, Mapping) else None
+        return isinstance(features, Mapping) and features.get("two_phase_job_commit") is True
+
+    def content(self, ticket: str | None) -> bytes:
+        """Its body, with a cell's own ticket or none."""
+        body = {key: value for key, value in self.body.items() if key != "last_update"}
+        if ticket:
+            body["last_update"] = ticket
+        return json.dumps(body, separators=(",", ":")).encode()
+
+
+@frozen(kw_only=True)
+class Polled:
+    """What a runner is to be answered."""
+
+    answer: Answer
+    cell: str | None = None
+    """Whose answer it is; None: of no single one."""
+
+    known: Mapping[str, str] | None = None
+    """The cells that know the runner, with what it has seen of them; None: nothing new is known of that."""
+
+
+@define(eq=False)
+class Polls:
+    """All requests that are held."""
+
+    cells: Mapping[str, Cell]
+    kept: Kept
+    jobs: Memory[bytes, str]
+    """Which cell a job is from, by its number and token."""
+
+    hold: float
+    _tasks: TaskGroup
+    """Outlives requests: what a cell has begun to answer is heard to its end."""
+
+    _open: set[Held] = field(factory=set, init=False)
+    _rounds: dict[int, "_Live"] = field(factory=dict, init=False)
+    _waiting: dict[bytes, "list[_Alone | _Live]"] = field(factory=dict, init=False)
+    """Requests that are held, by their runners: a job that is kept is for one of these."""
+
+    _turns: int = field(default=0, init=False)
+    _closing: anyio.Event = field(factory=anyio.Event, init=False)
+
+    async def at_one(self, poll: Poll, cell: Cell, ticket: str) -> Polled:
+        """Ask one cell, and answer what it does."""
+        if self._closing.is_set():
+            return Polled(answer=NOTHING)
+        alone = _Alone(cell.held())
+        self._tasks.start_soon(self._asked_alone, poll, cell, ticket, alone)
+        try:
+            with self._waiting_for_kept(poll, alone):
+                await alone.woken.wait()
+                if not alone.is_over and (kept := await self.taken(poll)) is not None:
+                    alone.give_up()
+                    return kept
+                await alone.over.wait()
+        except BaseException:
+            alone.give_up()
+            if alone.is_over:
+                self._tasks.start_soon(self._keep_if_job, poll, cell.name, alone.answer)
+            raise
+        answer = alone.answer
+        if answer is None:
+            return Polled(answer=NOTHING if self._closing.is_set() else AWAY)
+        self._remember(cell.name, answer)
+        return Polled(answer=answer, cell=cell.name, known={cell.name: answer.headers.get(TICKET, ticket)})
+
+    async def _asked_alone(self, poll: Poll, cell: Cell, ticket: str, alone: "_Alone") -> None:
+        alone.answer = await self._ask(alone.held, cell, poll, ticket or None)
+        alone.over.set()
+        alone.wake()
+        if not alone.is_wanted:
+            await self._keep_if_job(poll, cell.name, alone.answer)
+
+    async def at_several(self, poll: Poll, names: Sequence[str], tickets: Mapping[str, str]) -> Polled:
+        """Ask several cells, and answer with the first job, or that there is none."""
+        if self._closing.is_set():
+            return Polled(answer=NOTHING)
+        self._turns += 1
+        order = in_order(names, self._turns, [each for each in names if self.cells[each].is_away])
+        live = _Live(Round(order, anyio.current_time() + self.hold, tickets))
+        self._rounds[id(live)] = live
+        try:
+            return await self._run(poll, live)
+        except BaseException:
+            self._act(poll, live, live.round.abandon())
+            if live.polled is not None and live.polled.cell is not None:
+                self._tasks.start_soon(self._keep_if_job, poll, live.polled.cell, live.polled.answer)
+            raise
+        finally:
+            del self._rounds[id(live)]
+
+    def close(self) -> None:
+        """Have everybody answered that there is nothing, and no cell hand out a job any more."""
+        self._closing.set()
+        for live in self._rounds.values():
+            live.round.deadline = anyio.current_time()
+            live.wake()
+        for each in [*self._open]:
+            each.hang_up()
+
+    @property
+    def open(self) -> int:
+        """How many requests are open at cells."""
+        return len(self._open)
+
+    # --- several cells --------------------------------------------------------------------------------------------
+
+    async def _run(self, poll: Poll, live: "_Live") -> Polled:
+        with self._waiting_for_kept(poll, live):
+            return await self._until_polled(poll, live)
+
+    async def _until_polled(self, poll: Poll, live: "_Live") -> Polled:
+        self._act(poll, live, live.round.look(anyio.current_time()))
+        while live.polled is None:
+            if (kept := await self.taken(poll)) is not None:
+                self._act(poll, live, live.round.abandon())
+                return kept
+            woken, wake = live.woken, live.round.wake
+            with anyio.move_on_at(wake if wake is not None else anyio.current_time() + CALL):
+                await woken.wait()
+            self._act(poll, live, live.round.look(anyio.current_time()))
+        return live.polled
+
+    def _act(self, poll: Poll, live: "_Live", actions: Sequence[Action]) -> None:
+        for action in actions:
+            match action:
+                case Ask(cell, ticket):
+                    live.held[cell] = self.cells[cell].held()
+                    self._tasks.start_soon(self._asked, poll, live, cell, ticket)
+                case HangUp(cell):
+                    live.held[cell].hang_up()
+                case Give(cell):
+                    answer = live.answers[cell]
+                    self._remember(cell, answer)
+                    live.polled = self._polled(live, answer, cell)
+                    self._tasks.start_soon(self._part, poll, live)
+                case Keep(cell):
+                    self._tasks.start_soon(self._keep_if_job, poll, cell, live.answers[cell])
+                case Nothing():
+                    live.polled = self._polled(live, NOTHING)
+                case Refuse():
+                    live.polled = Polled(answer=REFUSED, known={})
+                case Unavailable():
+                    live.polled = Polled(answer=AWAY)
+
+    async def _part(self, poll: Poll, live: "_Live") -> None:
+        """Hang up on the others, after a moment."""
+        while (wake := live.round.wake) is not None:
+            await anyio.sleep_until(wake)
+            self._act(poll, live, live.round.look(anyio.current_time()))
+
+    def _polled(self, live: "_Live", answer: Answer, cell: str | None = None) -> Polled:
+        return Polled(answer=answer, cell=cell, known=live.round.known)
+
+    async def _asked(self, poll: Poll, live: "_Live", name: str, ticket: str | None) -> None:
+        cell = self.cells[name]
+        answer = await self._ask(live.held[name], cell, poll, ticket)
+        now = anyio.current_time()
+        if answer is None:
+            self._act(poll, live, live.round.answered(name, None, None, now))
+        else:
+            live.answers[name] = answer
+            given = answer.headers.get(TICKET)
+            pause = _pause(answer.headers.get("retry-after", ""))
+            self._act(poll, live, live.round.answered(name, answer.status, given, now, pause=pause))
+        live.wake()
+
+    # --- one cell -------------------------------------------------------------------------------------------------
+
+    async def _ask(self, held: Held, cell: Cell, poll: Poll, ticket: str | None) -> Answer | None:
+        self._open.add(held)
+        try:
+            answer = await held.ask(PATH, poll.headers, poll.content(ticket))
+        except CellAway as error:
+            if not held.is_hung_up:
+                cell.note(answers=False)
+                log.debug("cell_away", extra={"cell": cell.name, "why": str(error)})
+            return None
+        finally:
+            self._open.discard(held)
+        cell.note(answers=not is_away(answer.status))
+        return answer
+
+    def _remember(self, cell: str, answer: Answer) -> None:
+        if answer.status == HTTPStatus.CREATED and (owed := _owed(cell, answer)) is not None:
+            self.jobs.remember(hashed(str(owed.number), owed.token), cell)
+
+    # --- jobs that nobody has asked for ---------------------------------------------------------------------------
+
+    async def _keep_if_job(self, poll: Poll, cell: str, answer: Answer | None) -> None:
+        if answer is None or answer.status != HTTPStatus.CREATED or (owed := _owed(cell, answer)) is None:
+            return
+        self._remember(cell, answer)
+        until = anyio.current_time() + KEPT
+        await self.kept.keep(poll.runner, KeptJob(owed, answer, until, poll.is_two_phase))
+        for each in self._waiting.get(poll.runner, ()):
+            each.wake()
+        log.info("job_kept", extra={"cell": cell, "job": owed.number})
+        if self._closing.is_set():
+            await self.give_up_all()
+
+    @contextmanager
+    def _waiting_for_kept(self, poll: Poll, waiting: "_Alone | _Live") -> Iterator[None]:
+        self._waiting.setdefault(poll.runner, []).append(waiting)
+        try:
+            yield
+        finally:
+            self._waiting[poll.runner].remove(waiting)
+            if not self._waiting[poll.runner]:
+                del self._waiting[poll.runner]
+
+    async def taken(self, poll: Poll) -> Polled | None:
+        """The job that has waited for a runner."""
+        found = await self.kept.take(poll.runner)
+        return None if found is None else Polled(answer=found.answer, cell=found.owed.cell)
+
+    async def look_after_kept(self) -> None:
+        """Say that those that wait are being prepared, and give up those that wait too long; until it is cancelled."""
+        for owed in await anyio.to_thread.run_sync(self.kept.left):
+            await self._fail(owed)
+        while True:
+            await anyio.sleep(SIGN)
+            for over in self.kept.overdue(anyio.current_time()):
+                await self._give_up(over)
+            for each in self.kept:
+                if each.is_two_phase:
+                    await self._say(each.owed, {"state": "pending"})
+
+    async def give_up_all(self) -> None:
+        """Wait no longer for runners."""
+        for each in self.kept.overdue(float("inf")):
+            await self._give_up(each)
+
+    async def _give_up(self, job: KeptJob) -> None:
+        if not job.is_two_phase:  # else its cell gives it to somebody else when it hears nothing
+            await self._fail(job.owed)
+
+    async def _fail(self, owed: Owed) -> None:
+        if owed.cell not in self.cells:
+            log.warning("cell_gone", extra={"cell": owed.cell, "job": owed.number})
+        elif not await self._say(owed, {"state": "failed", "failure_reason": "runner_system_failure"}):
+            return  # the next process tries it again
+        await self.kept.settle(owed)
+
+    async def _say(self, owed: Owed, said: Mapping[str, str]) -> bool:
+        headers = {"Content-Type": "application/json", "JOB-TOKEN": owed.token}
+        content = json.dumps({**said, "token": owed.token}).encode()
+        client = self.cells[owed.cell].client
+        try:
+            async with client.pass_on(
+                "PUT", f"jobs/{owed.number}", headers=headers, content=content, seconds=CALL
+            ) as got:
+                return not is_away(got.status)
+        except GitLabJobsError as error:
+            log.warning("not_said", extra={"cell": owed.cell, "job": owed.number, "error": one_line(str(error))})
+            return False
+
+
+@define(eq=False)
+class _Live:
+    """A round under way."""
+
+    round: Round
+    held: dict[str, Held] = field(factory=dict, init=False)
+    answers: dict[str, Answer] = field(factory=dict, init=False)
+    polled: Polled | None = field(default=None, init=False)
+    woken: anyio.Event = field(factory=anyio.Event, init=False)
+
+    def wake(self) -> None:
+        """Have it looked at."""
+        self.woken.set()
+        self.woken = anyio.Event()
+
+
+@define(eq=False)
+class _Alone:
+    """A request to the only cell that is asked."""
+
+    held: Held
+    over: anyio.Event = field(factory=anyio.Event, init=False)
+    woken: anyio.Event = field(factory=anyio.Event, init=False)
+    """Set when it is over, or a job is kept for its runner."""
+
+    answer: Answer | None = field(default=None, init=False)
+    is_wanted: bool = field(default=True, init=False)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether its answer is here."""
+        return self.over.is_set()
+
+    def wake(self) -> None:
+        """Have it looked at."""
+        self.woken.set()
+
+    def give_up(self) -> None:
+        """Want no answer any more."""
+        self.is_wanted = False
+        self.held.hang_up()
+
+
+def _owed(cell: str, answer: Answer) -> Owed | None:
+    """The number and token of a job; None: it has none that could be used, so that nobody can report it."""
+    try:
+        job = decode_job(answer.body)
+    except PayloadInvalid as error:
+        if error.job_id is None or error.token is None:
+            return None
+        return Owed(cell, error.job_id, error.token)
+    return Owed(cell, job.id, job.token)
+
+
+def _pause(text: str) -> float:
+    return min(float(text), _LONGEST_PAUSE) if text.isascii() and text.isdigit() else 0.0
