@@ -4,7 +4,7 @@ import heapq
 import json
 import pickle
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from copy import deepcopy
 from itertools import count
@@ -25,9 +25,11 @@ from fleeting.events import Loss
 from taskscaler._errors import NoCapacity, NoSuchInstance, NotDetached, TaskscalerError
 from taskscaler._observe import GONE, DecisionEvent, InstanceEvent, label_of
 from taskscaler._types import Policy, PoolSettings
-from taskscaler.core._decide import idle_slots
+from taskscaler.core._choices import NOT_NEEDED
+from taskscaler.core._decide import Removal, idle_slots
 from taskscaler.core._ledger import NOT_REATTACHED
 from taskscaler.core._mediator import COALESCE, Core, InstanceLost
+from taskscaler.core._sleepers import OVER, OVER_ALL_CEILINGS
 from taskscaler.core._slots import (
     DIRTY,
     FINAL,
@@ -228,6 +230,24 @@ class RecordedCore(Core):
             assert decision.look_again_at >= due_at, f"spared, and due too late: {decision}"
         return due_at
 
+    def _give_up(self, removals: Iterable[Removal], now: float) -> None:
+        """No more than is over a ceiling, besides what is not needed: as it is decided, for it may be sent later."""
+        removals = list(removals)
+        super()._give_up(removals, now)
+        whys = Counter((each.pool, each.why) for each in removals)
+        staying = 0
+        for name, plan in self.plans.items():
+            known = plan.instances.values()
+            stay = sum(each.stage is not Stage.REMOVING for each in known) + plan.outstanding + whys[name, NOT_NEEDED]
+            staying += stay
+            if whys[name, OVER]:
+                assert plan.ceiling is not None
+                enough = plan.ceiling - whys[name, OVER_ALL_CEILINGS]
+                assert stay >= enough, "more was given up than was over the ceiling"
+        if any(why == OVER_ALL_CEILINGS for _, why in whys):
+            assert self.ceiling is not None
+            assert staying >= self.ceiling, "more was given up than was over the ceiling of all pools"
+
 
 def _recorded(name: str) -> Callable[..., object]:
     def call(core: RecordedCore, *args: object, **kwargs: object) -> object:
@@ -320,9 +340,6 @@ class World:
 
         self.dirty: set[tuple[str, int]] = set()
         """Slots, by instance, that a job was given and that were not cleaned since, where that is wanted."""
-
-        self.given_up: set[str] = set()
-        """Instances whose deletion was asked for by any manager: the next one may ask again, for the same reason."""
 
         self.life = 0
         self.journal_works = True
@@ -496,15 +513,6 @@ class World:
             node = ledger.nodes.get(f"{action.pool}/{id_}")
             assert node is None or node.closed is Closed.RETURNING, "deleted before it was given up"
             assert not any(each.node.instance == id_ for each in ledger.leases.values()), "deleted under a job"
-        reasons = {plan.instances[id_].removing for id_ in action.instances if id_ not in self.given_up}
-        self.given_up.update(action.instances)
-        if "over the ceiling" in reasons:
-            known = plan.instances.values()
-            staying = sum(each.stage is not Stage.REMOVING for each in known) + plan.outstanding
-            now = [each for each in known if each.deletion is not None and each.deletion.asked_at == self.now]
-            idle = sum(each.removing == "not needed" for each in now)
-            assert plan.ceiling is not None
-            assert staying + idle >= plan.ceiling, "more was given up than was over the ceiling"
 
     def settle(self) -> None:
         """Tick, commit, perform, until nothing more is to be done now."""
@@ -1538,6 +1546,39 @@ def test_what_goes_for_its_own_pool_goes_for_all_pools() -> None:
         world.clouds[cloud].create(None, world.now)
     world.pass_time(100)
     assert {name: len(cloud.machines) for name, cloud in world.clouds.items()} == {"a": 1, "b": 1}
+
+
+def test_what_goes_for_all_pools_is_not_over_the_ceiling_of_its_own() -> None:
+    """One over its pool's ceiling, and two more over that of all pools: three are given up, and each for a reason."""
+    pool = PoolSettings(name="a", scale_throttle=NO_THROTTLE, preexisting=Preexisting.ADOPT, max_instances=6)
+    world = World([pool], Policy(idle_count=4, idle_time=1000.0), 0, max_instances=4)
+    world.pass_time(30)
+    for _ in range(3):
+        world.clouds["a"].create(None, world.now)
+    world.pass_time(100)
+    assert len(world.clouds["a"].machines) == 4
+    assert sum(len(each.instances) for each in of_type(messages.Decrease, world.changes)) == 3
+
+
+def test_what_is_used_up_while_a_deletion_waits_to_be_sent_goes_with_it() -> None:
+    """One was over the ceiling when that was decided, and not any more when the cloud has answered the last call."""
+    adopting = {"preexisting": Preexisting.ADOPT, "max_use_count": 1}
+    world = a_world(Policy(idle_count=1, idle_time=1000.0), max_instances=3, **adopting)
+    for _ in range(2):
+        world.submit(inf)
+    world.pass_time(60)
+    first, second = world.running.values()
+    for _ in range(2):
+        world.clouds["a"].create(None, world.now)
+    world.done(first)
+    world.pass_time(0.02)
+    world.update("a")
+    world.pass_time(0.02)
+    assert world.core.plans["a"].standing.removing == 2
+    world.done(second)
+    before = len(world.changes)
+    world.pass_time(0.5)
+    assert [len(each.instances) for each in of_type(messages.Decrease, world.changes[before:])] == [2]
 
 
 def test_what_is_worn_out_makes_room_under_the_ceiling() -> None:
