@@ -2,6 +2,8 @@
 
 import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import nox
@@ -48,6 +50,9 @@ SEEDS = range(1, 7)
 
 A_CORE_EACH = f"--numprocesses={os.cpu_count() or 1}"
 """A worker a core, for what waits for nothing."""
+
+TWO_A_CORE = f"--numprocesses={2 * (os.cpu_count() or 1)}"
+"""Two workers a core, for what waits for half of its time and must not wait for the others, too."""
 
 
 @nox.session
@@ -113,12 +118,21 @@ def chaos(session: nox.Session) -> None:
 
 @nox.session
 def later(session: nox.Session) -> None:
-    """Run what the suite has no part of, and more stories; arguments after ``--`` replace ``--seeds 500:2000``.
+    """Run what the suite has no part of, beside more stories; arguments after ``--`` replace ``--seeds 500:2000``.
 
-    With a worker a core, for whole pipelines and installations have time limits of others' making.
+    With two workers a core, for whole pipelines and installations have time limits of others' making; while they wait,
+    one process plays stories, which take nothing but a core.
     """
-    session.run("pytest", A_CORE_EACH, "--durations=10", "--later", env=COMPILED)
-    session.run("python", "-m", "tests.chaos", *(session.posargs or ["--seeds", "500:2000"]), env=COMPILED)
+    command = (sys.executable, "-m", "tests.chaos", "--jobs=1", *(session.posargs or ["--seeds", "500:2000"]))
+    env = {key: value for key, value in {**os.environ, **COMPILED}.items() if value is not None}
+    with subprocess.Popen(command, env=env) as stories:  # noqa: S603  (our own)
+        try:
+            session.run("pytest", TWO_A_CORE, "--durations=10", "--later", env=COMPILED)
+        except BaseException:
+            stories.terminate()
+            raise
+    if stories.returncode:
+        session.error("a story broke a promise")
 
 
 @nox.session

@@ -242,7 +242,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         " else",
     )
     parser.addoption(
-        "--later", action="store_true", help="run in full what a run without options has no part of, and nothing else"
+        "--later", action="store_true", help="run what a run without options has no part of, and nothing else"
     )
     parser.addoption("--golden-update", action="store_true", help="write prose into tests/golden instead of comparing")
 
@@ -252,16 +252,21 @@ def pytest_configure(config: pytest.Config) -> None:
 
     What is left out of the suite is looked for only where there is any, unless places are named.
     """
-    if config.getoption("--rest") or config.getoption("--later"):
+    if config.getoption("--rest"):
         config.option.full = True
-        if config.args_source is not config.ArgsSource.ARGS:
-            later = [each.partition("::")[0] for each in LATER]
-            places = [*IN_PART, *IN_TURN, *later] if config.getoption("--rest") else later
-            config.args = [*dict.fromkeys(places)]
+    if (config.getoption("--rest") or config.getoption("--later")) and not _named(config):
+        later = [each.partition("::")[0] for each in LATER]
+        places = [*IN_PART, *IN_TURN, *later] if config.getoption("--rest") else later
+        config.args = [*dict.fromkeys(places)]
     config.pluginmanager.register(timeouts)
     if not hasattr(config, "workerinput"):
         config.pluginmanager.register(Tally())
         config.pluginmanager.register(Absent())
+
+
+def _named(config: pytest.Config) -> list[str]:
+    """The files and tests that were asked for, if any were."""
+    return config.args if config.args_source is config.ArgsSource.ARGS else []
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
@@ -337,7 +342,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     asked = {"--rest": runs.rest, "--later": runs.later}
     wanted = next((each for option, each in asked.items() if config.getoption(option)), None)
     if wanted is None:
-        wanted = runs.all if everything else runs.suite
+        named = {(config.invocation_params.dir / each.partition("::")[0]).resolve() for each in _named(config)}
+        suite = {*runs.suite, *(item for item in runs.later if item.path in named)}
+        wanted = runs.all if everything else [item for item in runs.all if item in suite]
     config.hook.pytest_deselected(items=[*{*items} - {*wanted}])
     items[:] = wanted
     for item in items:

@@ -34,18 +34,30 @@ STORIES_OF_SIDECARS = "tests/taskscaler_gitlab/test_sidecars_crash_points.py::te
 LATER = (
     "tests/conformance/test_tutorial.py::test_who_does_what_the_page_says_arrives",
     "tests/distributions/test_wheels.py",
-    "tests/e2e/test_custom_executor.py::test_what_has_outlived_its_script_over_ssh_ends",
-    "tests/e2e/test_gitlab_runner.py::test_the_pipeline_ends_as_expected_in_containers",
-    "tests/e2e/test_gitlab_runner.py::test_the_pipeline_ends_as_expected_over_ssh",
-    "tests/e2e/test_kept_leases.py::test_a_command_over_ssh_ends_before_its_slot_is_somebody_elses",
+    "tests/e2e/test_aws.py",
+    "tests/e2e/test_azure.py",
+    "tests/e2e/test_crash.py",
+    "tests/e2e/test_custom_executor.py",
+    "tests/e2e/test_docker.py",
+    "tests/e2e/test_examples.py",
+    "tests/e2e/test_gcp.py",
+    "tests/e2e/test_gitlab_runner.py",
+    "tests/e2e/test_kept_leases.py",
+    "tests/e2e/test_outliving.py",
+    "tests/e2e/test_page.py",
+    "tests/e2e/test_prometheus.py",
+    "tests/e2e/test_secrets_of_a_daemon.py",
+    "tests/e2e/test_static_ssh.py",
+    "tests/fleeting/test_new_plugin.py::test_what_is_written_passes_as_it_is[the-cloud",
     "tests/taskscaler_gitlab/test_dependencies.py::test_a_zip_of_70000_files_is_taken",
     f"{STORIES_OF_SIDECARS}[that is cancelled]",
     f"{STORIES_OF_SIDECARS}[that is placed again]",
     f"{STORIES_OF_SIDECARS}[that loses its sidecar]",
     f"{STORIES_OF_SIDECARS}[whose second service dies, too]",
 )
-"""What only ``--later``, ``--rest`` and ``--full`` run, as ids begin: what installs all distributions elsewhere, and
-what has a sibling in the suite that meets the same code, each for half a minute or more."""
+"""What the suite has no part of, as ids begin; ``nox -s later`` runs it, and whoever names its files: what installs all
+distributions elsewhere, and whole programs that meet others (browsers, servers, pipelines), of which the suite has the
+quickstart and the parts. They are a quarter of all work, and wait for most of their time."""
 
 
 def is_in_part(item: pytest.Item) -> bool:
