@@ -82,14 +82,27 @@ class Polling:
     Capacity is reserved by the caller before it asks, and given back after an answer without a job.
     """
 
-    def __init__(self, now: float, *, request_concurrency: int = 1, check_interval: float = CHECK_INTERVAL) -> None:
-        """Ask with at most so many requests at a time; how many there are depends on what comes of them."""
+    def __init__(
+        self,
+        now: float,
+        *,
+        request_concurrency: int = 1,
+        check_interval: float = CHECK_INTERVAL,
+        is_eager: bool = False,
+    ) -> None:
+        """Ask with at most so many requests at a time; how many there are depends on what comes of them.
+
+        Who is *eager* asks with as many as there may be while the last answer was a job, and counts the interval from
+        when a request was made: for one of several coordinators, whose jobs others would overtake.
+        """
         self.ticket: str | None = None
         """What to send as ``last_update``: GitLab answers when something has changed since."""
 
         self._ceiling = request_concurrency
         self._check_interval = check_interval
         self._desired = 1.0
+        self._is_eager = is_eager
+        self._had_job = False
         self._open = 0
         self._next_at = now
         self._refusals = 0
@@ -97,6 +110,8 @@ class Polling:
     @property
     def limit(self) -> int:
         """How many requests there may be at a time: more after jobs, fewer after answers without one."""
+        if self._is_eager and self._had_job:
+            return max(1, self._ceiling)
         return max(1, min(self._ceiling, math.ceil(self._desired)))
 
     @property
@@ -131,16 +146,25 @@ class Polling:
         self._refusals = 0
         self._next_at = now
 
-    def answered(self, polled: Polled, now: float) -> None:
-        """A request is over."""
+    def answered(self, polled: Polled, now: float, *, asked_at: float | None = None) -> None:
+        """A request is over.
+
+        Args:
+            polled: What came of it.
+            now: The time.
+            asked_at: When it was made, if it could be held; None: it could not, so that one may follow which can.
+        """
         self._open -= 1
         self.ticket = polled.ticket or self.ticket
         self._adapt(polled)
+        self._had_job = polled.status == HTTPStatus.CREATED and not polled.is_retried
         self._refusals = self._refusals + 1 if polled.status == HTTPStatus.FORBIDDEN else 0
         if self.is_silenced:
             self._next_at = now + UNHEALTHY_INTERVAL
         elif polled.status == HTTPStatus.CREATED:
             self._next_at = min(self._next_at, now)
+        elif self._is_eager and polled.status == HTTPStatus.NO_CONTENT:
+            self._next_at = now if asked_at is None else max(now, asked_at + self._check_interval)
         else:
             self._next_at = now + self._check_interval
 

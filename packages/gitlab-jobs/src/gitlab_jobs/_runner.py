@@ -57,28 +57,30 @@ class Runner:
             with anyio.move_on_after(None if wake is None else wake - now):
                 await changed.wait()
 
-    async def ask(self, *, asked: Callable[[], object] | None = None) -> Job | None:
+    async def ask(self, *, asked: Callable[[], object] | None = None, may_hold: bool = True) -> Job | None:
         """Ask once, when it is due; what is reserved can be given back if there is no job.
 
         A job that cannot be understood is reported as failed: GitLab would wait for its end otherwise.
 
         Args:
             asked: Called once, without arguments, when the request is on its way and `turn` waits for the next.
+            may_hold: Whether GitLab may hold the request while it has nothing new; else it answers at once.
         """
         await self.turn()
         self.polling.asked()
         if asked is not None:
             asked()
-        got, token = None, self._token
+        got, token, ticket = None, self._token, self.polling.ticket if may_hold else None
+        since = anyio.current_time() if may_hold else None
         try:
-            got = await self.client.ask(token, system_id=self._system_id, info=self.info, ticket=self.polling.ticket)
+            got = await self.client.ask(token, system_id=self._system_id, info=self.info, ticket=ticket)
         finally:
             refused = got is not None and got.polled.status == HTTPStatus.FORBIDDEN
             is_outdated = refused and self._token != token  # it was replaced while GitLab held the request
             if got is None or is_outdated:
                 self.polling.cancelled()
             else:
-                self.polling.answered(got.polled, anyio.current_time())
+                self.polling.answered(got.polled, anyio.current_time(), asked_at=since)
             self._note_change()
         if is_outdated:
             return None
