@@ -38,6 +38,7 @@ from taskscaler_gitlab.relay import Relays, RelayWork
 from taskscaler_gitlab.relay._relay import hashed
 
 JOB, TOKEN = 1, "glcbt-of-a-job"
+ORIGIN = "0123456789ab"
 SECRET = "glrt-once"  # noqa: S105  (it opens nothing)
 FILE = """
 concurrent = {jobs}
@@ -88,7 +89,7 @@ def offered(relays: Relays, client: GitLabClient, settings: RunnerSettings, job:
         outlives=True,
         is_draining=lambda: False,
     )
-    work = relays.take(shop, job, f"gitlab/{relays.origin}", 0.0)
+    work = relays.take(shop, job, f"gitlab/{ORIGIN}", origin=ORIGIN, now=0.0)
     begun = work.relay.got_slot().relay.starts(delivery, hashed(SECRET), 1).relay
     work.relay = begun.polled(delivery, SECRET, claims=True).relay
     work.lease = cast("Lease", SimpleNamespace(instance="i", slot=0))
@@ -114,7 +115,8 @@ async def serving(
         FILE.format(jobs=jobs, url=url, token=token, program=program, per_instance=per_instance)
     )
     executor = InstanceExecutor(InstanceConfig())
-    service = RunnerService(read_config(config), executor, place / "state", is_kept=False, say=print, client=client)
+    service = RunnerService(read_config(config), executor, place / "state", is_kept=False, say=print)
+    service.connect = lambda _: client
     group = fleeting.load("local", {"directory": f"{place}/group"})
     pool = Pool(group, capacity_per_instance=per_instance, max_instances=jobs // per_instance)
     async with Taskscaler(pool, policies=[policy or Policy()]) as scaler, anyio.create_task_group() as tasks:

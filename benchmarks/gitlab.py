@@ -87,7 +87,9 @@ async def running(
     path.write_text(FILE.format(url=url, token=token, most=most, slots=slots, instances=instances, here=here))
     config, fleet = read_config(path), read_fleet_file(path)
     executor = InstanceExecutor(InstanceConfig())
-    service = RunnerService(config, executor, here / "jobs", is_kept=True, say=lambda _: None, client=client)
+    service = RunnerService(config, executor, here / "jobs", is_kept=True, say=lambda _: None)
+    if client is not None:
+        service.connect = lambda _: client
     clock = LoopClock()
     scaler = fleet.scaler(clock, [])
     scaler.delete_instances_on_shutdown = True

@@ -16,7 +16,7 @@ import anyio
 import httpx
 from _figures import report
 from _needs import Need, run
-from _sidecars import a_job, at_a_port, offered, serving, upstream, works_of
+from _sidecars import ORIGIN, a_job, at_a_port, offered, serving, upstream, works_of
 
 from gitlab_jobs.client import GitLabClient
 from gitlab_jobs.testing import URL, FakeGitLab
@@ -83,7 +83,7 @@ async def _patches(place: str, url: str, token: str) -> float:
     async with GitLabClient(url) as client, anyio.create_task_group() as tasks:
         own, port = at_a_port()
         settings = RunnerSettings(url=url, token=token, executor="instance", taskscaler=own)
-        relays = Relays(settings, Path(place, "state"), "0123456789ab", is_kept=True)
+        relays = Relays(settings, Path(place, "state"), {ORIGIN: settings}, is_kept=True)
         asked = await client.ask(token, info=relays.about.as_info)
         if asked.job is None:
             raise SystemExit(f"no job came: {asked.problem}")

@@ -17,7 +17,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import anyio
 from _figures import report
 from _needs import PROC, SSHD, run
-from _sidecars import JOB, TOKEN, a_job, at_a_port, offered, upstream
+from _sidecars import JOB, ORIGIN, TOKEN, a_job, at_a_port, offered, upstream
 from anyio.abc import ByteStream, TaskGroup
 from attrs import frozen
 
@@ -84,7 +84,7 @@ async def relay(url: str, own: OwnSettings, place: str, tasks: TaskGroup) -> Asy
     """A job of that GitLab, for one who calls where the settings say."""
     async with GitLabClient(url) as client:
         settings = RunnerSettings(url=url, token="glrt-t", executor="instance", taskscaler=own)  # noqa: S106
-        relays = Relays(settings, Path(place, "state"), "0123456789ab", is_kept=True)
+        relays = Relays(settings, Path(place, "state"), {ORIGIN: settings}, is_kept=True)
         work = offered(relays, client, settings, a_job(JOB, TOKEN), DELIVERY)
         tasks.start_soon(work._claim_if_wanted)  # noqa: SLF001  (what its life would start)
         async with Listening(own).serve(application(relays)) as ways:

@@ -20,7 +20,7 @@ _LEVELS: Final[Mapping[str, str]] = {
     "exception": "error",
     "critical": "critical",
 }
-_CONTAINED: Final = {"_contained": 0, "_log_unforeseen": 1}
+_CONTAINED: Final = {"contained": 0, "log_unforeseen": 1}
 """Methods that log an event for who calls them, and which argument is its name; other arguments are its fields."""
 
 IN_PARTIALS: Final = {

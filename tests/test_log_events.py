@@ -15,7 +15,7 @@ ROW: Final = re.compile(r"^\| `(\w+)` \| ([a-z, ]+) \| (.*?) \| (.+\?.*) \|$", r
 
 ASSIGNED: Final = re.compile(r"^(\w+) = logging\.getLogger\(", re.MULTILINE)
 
-PASSED_ON: Final = "taskscaler-gitlab/src/taskscaler_gitlab/_service.py"
+PASSED_ON: Final = "taskscaler-gitlab/src/taskscaler_gitlab/_unforeseen.py"
 """Where one call logs what others name."""
 
 NOT_A_CALL: Final = frozenset({"events_lost"})
@@ -44,7 +44,7 @@ def test_an_event_has_a_name_and_fields_that_are_written_out(calls: list[LogCall
 
 
 def test_only_one_call_logs_what_others_name(calls: list[LogCall]) -> None:
-    """It is the one in the service, whose callers are looked at instead."""
+    """It is the one for what nobody foresaw, whose callers are looked at instead."""
     assert len(log_calls()) == len(calls) + 1
 
 

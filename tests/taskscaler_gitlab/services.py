@@ -21,6 +21,7 @@ from taskscaler.observers.traces import Traces
 from taskscaler_gitlab import RunnerSettings, read_config
 from taskscaler_gitlab._service import RunnerService
 from taskscaler_gitlab._view import JobView
+from tests.taskscaler_gitlab.cells_here import CellHere
 
 PATIENCE = 60.0
 """Seconds after which a test gives up."""
@@ -30,12 +31,16 @@ concurrent = {concurrent}
 check_interval = 1
 [[runners]]
 name = "desk"
-url = "{url}"
-token = "{token}"
+{place}
 executor = "{kind}"
 {more}
 [runners.autoscaler]
 plugin = "local"
+"""
+
+PLACE = """
+url = "{url}"
+token = "{token}"
 """
 
 Script = Callable[[Job, Lease, Reporting], Awaitable[Outcome]]
@@ -169,16 +174,19 @@ async def serving(
     kind: str = "instance",
     leaves: bool = True,
     url: str = URL,
+    cells: Sequence[CellHere] = (),
     client: GitLabClient | None = None,
     clock: Clock | None = None,
     metrics: Metrics | None = None,
     traces: Traces | None = None,
     **pool: Any,  # noqa: ANN401  (a pool's settings)
 ) -> AsyncIterator[Bench]:
-    """Run a runner while the body runs; then it leaves its jobs, or is as good as killed."""
+    """Run a runner while the body runs; then it leaves its jobs, or is as good as killed. *cells*: instead of one."""
     path = here / "config.toml"
-    given = token or gitlab.runner_token
-    path.write_text(FILE.format(url=url, token=given, concurrent=concurrent, more=more, kind=kind))
+    place = "" if cells else PLACE.format(url=url, token=token or gitlab.runner_token)
+    tables = "".join(each.table(here) for each in cells)
+    path.write_text(FILE.format(place=place, concurrent=concurrent, more=f"{more}\n{tables}", kind=kind))
+    ways = {each.url: each.way for each in cells}
     said: list[str] = []
     service = RunnerService(
         read_config(path),
@@ -186,7 +194,7 @@ async def serving(
         here / "jobs",
         is_kept=journal is not None,
         say=said.append,
-        client=client or GitLabClient(URL, transport=gitlab.transport()),
+        connect=lambda of: client or GitLabClient(of.url, transport=ways.get(of.url) or gitlab.transport()),
         metrics=metrics,
         runs=runs or Scripted(),
     )

@@ -14,6 +14,9 @@ from taskscaler_gitlab._settings import OwnSettings, SidecarSettings
 from taskscaler_gitlab._work import OwnRuns, Shop
 from taskscaler_gitlab.relay import Relays
 
+ORIGIN = "0123456789ab"
+"""Stands for the runner at its GitLab."""
+
 
 def relays_of(gitlab: FakeGitLab, state: Path) -> Relays:
     """A relay whose deliveries are noted down."""
@@ -23,7 +26,7 @@ def relays_of(gitlab: FakeGitLab, state: Path) -> Relays:
         executor="instance",
         taskscaler=OwnSettings(run_with="sidecar", sidecar=SidecarSettings(executor="shell")),
     )
-    return Relays(settings, state, "0123456789ab", is_kept=True)
+    return Relays(settings, state, {ORIGIN: settings}, is_kept=True)
 
 
 def shop_of(relays: Relays, client: GitLabClient, info: Mapping[str, Any]) -> Shop:

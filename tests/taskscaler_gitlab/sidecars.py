@@ -1,6 +1,6 @@
 """A runner whose jobs sidecars run: on instances that are processes here, with a GitLab in memory."""
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,8 @@ from taskscaler_gitlab import read_config
 from taskscaler_gitlab._service import RunnerService
 from taskscaler_gitlab._view import JobView
 from taskscaler_gitlab.relay import RelayWork
-from tests.taskscaler_gitlab.services import a_job
+from tests.taskscaler_gitlab.cells_here import CellHere
+from tests.taskscaler_gitlab.services import PLACE, a_job
 
 PATIENCE = 60.0
 """Seconds after which a test gives up: programs have to start, on a machine that does other things too."""
@@ -30,13 +31,13 @@ concurrent = {concurrent}
 check_interval = 1
 [[runners]]
 name = "desk"
-url = "{url}"
-token = "{token}"
+{place}
 executor = "instance"
 {more}
 [runners.taskscaler]
 run_with = "{run_with}"
 {own}
+{tables}
 [runners.taskscaler.sidecar]
 {sidecar}
 [runners.autoscaler]
@@ -107,13 +108,16 @@ async def serving(
     more: str = "",
     run_with: str = "sidecar",
     traces: Traces | None = None,
+    cells: Sequence[CellHere] = (),
     **pool: Any,  # noqa: ANN401  (a pool's settings)
 ) -> AsyncIterator[Desk]:
     """Run a runner while the body runs; then it leaves its jobs, or is as good as killed, and instances stay."""
     path = here / "config.toml"
     sidecar = sidecar or f'binary = "{program}"'
     settings = {"concurrent": concurrent, "own": own, "sidecar": sidecar, "more": more, "run_with": run_with}
-    path.write_text(FILE.format(url=URL, token=gitlab.runner_token, **settings))
+    place = "" if cells else PLACE.format(url=URL, token=gitlab.runner_token)
+    path.write_text(FILE.format(place=place, tables="".join(each.table(here) for each in cells), **settings))
+    ways = {each.url: each.way for each in cells}
     said: list[str] = []
     service = RunnerService(
         read_config(path),
@@ -121,7 +125,7 @@ async def serving(
         here / "jobs",
         is_kept=journal is not None,
         say=said.append,
-        client=GitLabClient(URL, transport=gitlab.transport()),
+        connect=lambda of: GitLabClient(of.url, transport=ways.get(of.url) or gitlab.transport()),
     )
     group = fleeting.load("local", {"directory": str(here / "group")})
     fast = {

@@ -244,6 +244,56 @@ async def test_a_runner_is_taken_off_gitlab(bench: Bench) -> None:
     assert bench.path.read_text() == before
 
 
+def several(bench: Bench) -> None:
+    """Make the runner one of several GitLabs, of which one is away."""
+    tables = "".join(
+        f'[[runners.taskscaler.upstreams]]\ncell = "{cell}"\nurl = "{url}"\ntoken_file = "{cell}.token"\n'
+        for cell, url in (("here", bench.url), ("away", "http://127.0.0.1:9"))
+    )
+    lines = [line for line in bench.path.read_text().splitlines() if not line.startswith(("url", "token"))]
+    bench.path.write_text("\n".join(lines).replace("[runners.autoscaler]", f"{tables}[runners.autoscaler]", 1))
+    for cell in ("here", "away"):
+        (bench.here / f"{cell}.token").write_text(bench.gitlab.runner_token)
+
+
+async def test_of_several_gitlabs_each_is_checked(bench: Bench) -> None:
+    """One that is away fails the check, by its name; the canary asks none of them."""
+    several(bench)
+    done = await bench.command("check", bench.path)
+    assert done.exit_code == 1
+    assert "cells: slots that all of them could use are shared as here 50%, away 50%" in done.output
+    assert f"ok: here ({bench.url}) knows the runner as number" in done.output
+    assert "error: POST runners/verify" in done.output
+    bench.path.write_text(bench.path.read_text().replace("http://127.0.0.1:9", f"{bench.url}/"))
+    (bench.here / "away.token").write_text(second := f"{bench.gitlab.runner_token}2")
+    bench.gitlab.server.add_runner(second)
+    done = await bench.command("check", bench.path, "--canary")
+    assert done.exit_code == 0, done.output
+    assert "ok: canary: ran on default-" in done.output
+    assert bench.gitlab.calls["request"] == 0
+
+
+async def test_a_token_of_one_of_several_is_replaced_in_its_file(bench: Bench) -> None:
+    """Which is meant has to be said; the configuration stays as it is."""
+    several(bench)
+    before, old = bench.path.read_text(), bench.gitlab.runner_token
+    done = await bench.command("reset-token", bench.path)
+    assert (done.exit_code, "say which with --cell: here, away" in done.output) == (2, True)
+    done = await bench.command("reset-token", bench.path, "--cell", "her")
+    assert (done.exit_code, "did you mean `here`?" in done.output) == (2, True)
+    done = await bench.command("reset-token", bench.path, "--cell", "here")
+    assert done.exit_code == 0, done.output
+    new = (bench.here / "here.token").read_text().strip()
+    assert new != old
+    assert new not in done.output
+    assert (bench.path.read_text(), (bench.here / "away.token").read_text()) == (before, old)
+    done = await bench.command("unregister", bench.path, "--cell", "here")
+    assert done.exit_code == 0, done.output
+    bench.write()
+    done = await bench.command("reset-token", bench.path, "--cell", "here")
+    assert (done.exit_code, "the runner has no upstreams" in done.output) == (2, True)
+
+
 async def test_a_wrong_place_for_metrics_is_one_line(bench: Bench) -> None:
     """It is refused before anything begins, as every wrong argument."""
     done = await bench.command("run", bench.path, "--metrics", "nowhere")

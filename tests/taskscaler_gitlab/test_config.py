@@ -246,6 +246,88 @@ def test_each_mistake_is_named_once(tmp_path: Path, text: str, mistake: str) -> 
     assert not any("user:word" in problem for problem in found)
 
 
+CELLS = """
+[[runners]]
+name = "several"
+executor = "instance"
+[[runners.taskscaler.upstreams]]
+cell = "eu"
+url = "https://eu.example.com/"
+token_file = "eu.token"
+weight = 2
+[[runners.taskscaler.upstreams]]
+cell = "us"
+url = "https://us.example.com"
+token_file = "us.token"
+"""
+
+
+def with_tokens(here: Path) -> None:
+    """Write the files that `CELLS` names."""
+    (here / "eu.token").write_text("glrt-eu\n")
+    (here / "us.token").write_text("glrt-us")
+
+
+def test_a_runner_may_have_several_gitlabs(tmp_path: Path) -> None:
+    """Each with its address, its token from a file beside the configuration, and all else of the entry."""
+    with_tokens(tmp_path)
+    config = read(tmp_path, CELLS + "[runners.taskscaler.retention]\nsize = 7\n" + FLEET)
+    cells = config.runner.cells
+    assert {name: (each.url, each.token) for name, each in cells.items()} == {
+        "eu": ("https://eu.example.com", "glrt-eu"),
+        "us": ("https://us.example.com", "glrt-us"),
+    }
+    assert {each.taskscaler.retention.size for each in cells.values()} == {7}
+    assert [each.weight for each in config.runner.taskscaler.upstreams] == [2.0, 1.0]
+    assert "glrt-" not in repr(config)
+    assert notes_of(config) == ["cells: slots that all of them could use are shared as eu 67%, us 33%"]
+    assert read(tmp_path, LEAST + FLEET).runner.cells.keys() == {""}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "mistake"),
+    [
+        ('cell = "us"', 'cell = "eu"', "upstreams[1].cell: expected a name of its own"),
+        ('cell = "us"', 'cell = "U S"', "upstreams[1].cell: expected up to 32 lower-case letters"),
+        ('cell = "us"\n', "", "missing key `cell` in runners[0].taskscaler.upstreams[1]"),
+        ("us.token", "nowhere", "nowhere\" (No such file or directory) is not a file with the runner's token"),
+        ("us.token", "empty", "upstreams[1].token_file: expected up to 1024 printable"),
+        ('"us.token"', '"eu.token"\n#', ""),
+        (
+            "weight = 2",
+            "weight = 0",
+            "weight: expected a number from 0.001 to 1000; leave a cell out",
+        ),
+        ("weight = 2", "weight = -1", "weight: expected a number from 0.001 to 1000, found -1"),
+        ("weight = 2", "weight = nan", "weight: expected a number"),
+        ("weight = 2", "weight = inf", "weight: expected a number"),
+        ("weight = 2", "weigth = 2", "did you mean `weight`?"),
+        ("weight = 2", 'token = "glrt-secret"', "unknown key `token`"),
+        ("taskscaler.upstreams]]", "taskscaler.upstream]]", "did you mean `upstreams`?"),
+        (
+            'executor = "i',
+            'url = "https://x"\nexecutor = "i',
+            "runners[0].url: url beside upstreams",
+        ),
+        ('executor = "i', 'token = "glrt-x"\nexecutor = "i', "token beside upstreams; remove it"),
+        ("https://us.", "ftp://us.", "upstreams[1].url: expected an address such as"),
+        ("https://us.", "https://user:word@us.", "found an address with a user in it"),
+    ],
+)
+def test_each_mistake_about_several_gitlabs_is_named(tmp_path: Path, old: str, new: str, mistake: str) -> None:
+    """Where it is, and what to do; no secret is shown."""
+    with_tokens(tmp_path)
+    (tmp_path / "empty").touch()
+    text = CELLS.replace(old, new) + FLEET
+    if not mistake:  # the same token at another address
+        assert read(tmp_path, text).runner.cells["us"].token == "glrt-eu"
+        text, mistake = text.replace("us.example", "eu.example"), "the token of the cell eu, at the same url"
+    found = "\n".join(refused(tmp_path, text)).replace(' (runner "several")', "")
+    assert mistake in found
+    assert "user:word" not in found
+    assert "glrt-" not in found
+
+
 def test_mistakes_of_jobs_and_of_the_fleet_are_told_together(tmp_path: Path) -> None:
     """In the order of the file, each once."""
     found = refused(tmp_path, LEAST + "limit = -1" + FLEET + "capacity_per_instance = -1")

@@ -18,7 +18,7 @@ from taskscaler.observers.metrics import Metrics
 from taskscaler_gitlab import read_config
 from taskscaler_gitlab._metrics import RunnerMetrics, Standing, endpoint_of, runner_label
 from tests.taskscaler.metrics_of import read
-from tests.taskscaler_gitlab.services import FILE, Held, Scripted, a_job, serving
+from tests.taskscaler_gitlab.services import FILE, PLACE, Held, Scripted, a_job, serving
 
 pytestmark = [
     pytest.mark.anyio,
@@ -184,7 +184,8 @@ async def test_the_page_has_every_name(gitlab: FakeGitLab, tmp_path: Path) -> No
 async def test_listen_address_is_checked(tmp_path: Path) -> None:
     """GitLab's key is read, and what is no address is one mistake of the file."""
     path = tmp_path / "config.toml"
-    text = FILE.format(url="https://gitlab.example.com", token="t", concurrent=1, more="", kind="instance")
+    place = PLACE.format(url="https://gitlab.example.com", token="t")
+    text = FILE.format(place=place, concurrent=1, more="", kind="instance")
     path.write_text(f'listen_address = ":9252"\n{text}')
     assert read_config(path).top.listen_address == ":9252"
     path.write_text(f'listen_address = "[::1]:9252"\n{text}')

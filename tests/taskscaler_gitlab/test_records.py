@@ -77,7 +77,7 @@ def test_a_job_that_is_over_is_known_after_a_restart(tmp_path: Path) -> None:
         keep(each, HOW)
     (jobs[1].path / "over.json").unlink()
     (jobs[2].path / "over.json").write_text("{")
-    found_again = [*finished([*jobs, other], origin)]
+    found_again = [*finished([*jobs, other], {origin})]
     assert [each.directory for each in found_again] == [jobs[0], jobs[3]]
     assert {each.how for each in found_again} == {HOW}
     assert found_again[0].kept == Kept(name=jobs[0].path.name, used=9.5, size=7)

@@ -23,7 +23,7 @@ from taskscaler_gitlab.relay._relay import Standing, hashed
 from taskscaler_gitlab.relay._routes import application
 from tests.recordings import HERE, Event, job_of, read
 from tests.recordings.replay import Replay
-from tests.taskscaler_gitlab.shops import relays_of, shop_of
+from tests.taskscaler_gitlab.shops import ORIGIN, relays_of, shop_of
 
 pytestmark = [
     pytest.mark.anyio,
@@ -81,7 +81,7 @@ class Relayed(Replay):
         if not event["path"].endswith("/jobs/request"):
             return answer
         job = decode_job(answer.content)
-        work = self.relays.take(self.shop, job, f"gitlab/{job.id:012}", 0.0)
+        work = self.relays.take(self.shop, job, f"gitlab/{job.id:012}", origin=ORIGIN, now=0.0)
         name, secret = f"d{job.id}", f"glrt-once-{job.id}"
         work.relay = work.relay.got_slot().relay.starts(name, hashed(secret), 4000).relay
         work.lease = cast("Lease", SimpleNamespace(instance="i-1", slot=0))

@@ -23,7 +23,7 @@ from taskscaler_gitlab.relay import Relays, RelayWork
 from taskscaler_gitlab.relay._relay import Action, Standing, hashed
 from taskscaler_gitlab.relay._routes import MOST_CALLS, application
 from taskscaler_gitlab.relay._ways import Listening
-from tests.taskscaler_gitlab.shops import relays_of, shop_of
+from tests.taskscaler_gitlab.shops import ORIGIN, relays_of, shop_of
 
 pytestmark = [
     pytest.mark.anyio,
@@ -99,7 +99,7 @@ async def counter(tmp_path: Path) -> AsyncIterator[Counter]:
         stored.job = evolve(stored.job, dependencies=(Dependency(id=2, token="glcbt-two"),))
         asked = await client.ask(gitlab.runner_token, info=relays.about.as_info)
         assert asked.job is not None
-        work = relays.take(shop_of(relays, client, {}), asked.job, "gitlab/0123456789ab", 0.0)
+        work = relays.take(shop_of(relays, client, {}), asked.job, "gitlab/0123456789ab", origin=ORIGIN, now=0.0)
         step = work.relay.got_slot().relay.starts(DELIVERY, hashed(SECRET), 4000)
         work.relay, work.lease = step.relay, cast("Lease", SimpleNamespace(instance="i-1", slot=3))
         relays.enter(DELIVERY, work)

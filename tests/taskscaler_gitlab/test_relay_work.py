@@ -21,6 +21,7 @@ from taskscaler_gitlab._settings import OwnSettings, SidecarSettings
 from taskscaler_gitlab.relay import Relays, RelayWork, _sidecar
 from taskscaler_gitlab.relay._relay import How
 from taskscaler_gitlab.relay._sidecar import Place, Sidecars, end_leftovers
+from tests.taskscaler_gitlab.shops import ORIGIN
 from tests.taskscaler_gitlab.test_relay_routes import DELIVERY, Counter, counter
 
 __all__ = ["counter"]
@@ -286,9 +287,9 @@ async def test_a_runner_that_never_had_sidecars_looks_for_none(
 ) -> None:
     """A stray lease of one that has or had them costs an instance on which nobody can look."""
     settings = evolve(counter.relays.settings, taskscaler=OwnSettings(run_with=now))
-    relays = Relays(settings, tmp_path / "other", counter.relays.origin, is_kept=True)
+    relays = Relays(settings, tmp_path / "other", counter.relays.origins, is_kept=True)
     if before == "noted down":
-        relays.directory_of(1, "gitlab/1").note(counter.work.record)
+        relays.directory_of(ORIGIN, 1, "gitlab/1").note(counter.work.record)
     elif before == "said":
         relays.directory.mkdir()
         relays.about.keep(b"{}")

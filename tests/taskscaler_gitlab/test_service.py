@@ -94,7 +94,7 @@ async def test_no_more_jobs_than_allowed_run_at_once(
     held = Held()
     jobs = [gitlab.enqueue(a_job()) for _ in range(4)]
     async with serving(tmp_path, gitlab, runs=Scripted(held), concurrent=concurrent, more=more) as bench:
-        await bench.until(lambda: bench.service.running == 2 and not bench.service._polls)
+        await bench.until(lambda: bench.service.running == 2 and not bench.service._asking.polls)
         limit = f"2 of at most 2 jobs; no more are asked for, because of {whose}"
         assert limit in bench.service.status()
         unknown, why = bench.service.explain(f"gitlab-{jobs[-1]}")
@@ -401,7 +401,7 @@ async def test_drained_it_asks_for_no_more(gitlab: FakeGitLab, tmp_path: Path) -
         with anyio.fail_after(60):
             await held.begun.wait()
         bench.service.drain()
-        await bench.until(lambda: not bench.service._polls)
+        await bench.until(lambda: not bench.service._asking.polls)
         later = gitlab.enqueue(a_job("later"))
         held.go.set()
         with anyio.fail_after(60):
@@ -505,7 +505,7 @@ class _Filling(FakeGitLab):
 
 async def test_a_new_token_that_cannot_be_written_is_not_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a full disk: it is in use, whatever a reload finds, and is written as soon as there is room."""
-    monkeypatch.setattr("taskscaler_gitlab._service.LEAST", 0.05)
+    monkeypatch.setattr("taskscaler_gitlab._token_care.LEAST", 0.05)
     gitlab = _Filling(tmp_path / "gitlab", long_poll=0.05, accepts=0)
     soon = (datetime.now(tz=UTC) + timedelta(seconds=2)).isoformat()
     path, before = tmp_path / "config.toml", gitlab.runner_token

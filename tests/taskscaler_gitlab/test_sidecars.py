@@ -19,6 +19,7 @@ from gitlab_jobs.testing import FakeGitLab, Fault, State
 from taskscaler_gitlab.relay._relay import Standing
 from tests.peers import INDEPENDENT
 from tests.taskscaler_gitlab import stand_in
+from tests.taskscaler_gitlab.cells_here import cell
 from tests.taskscaler_gitlab.sidecars import Desk, script, serving
 
 pytestmark = [
@@ -113,6 +114,27 @@ async def test_jobs_run_with_all_that_they_need(gitlab: FakeGitLab, program: Pat
         assert sorted(str(view.record()["state"]) for view in desk.service.jobs) == ["failed", "succeeded", "succeeded"]
     (kept,) = gitlab.artifacts[first]
     assert zipfile.ZipFile(io.BytesIO(kept.path.read_bytes())).read("out/it") == b"left\n"
+
+
+async def test_jobs_of_several_gitlabs_are_reported_each_to_its_own(program: Path, tmp_path: Path) -> None:
+    """Two cells answer one reservation at once: one job runs, the other waits, and no cell hears of another's."""
+    cells = [cell(tmp_path, name) for name in ("a", "b")]
+    async with serving(
+        tmp_path, cells[0].gitlab, program, cells=cells, max_instances=1, capacity_per_instance=1
+    ) as desk:
+        await desk.until(lambda: all(each.gitlab.held for each in cells))
+        numbers = [each.gitlab.enqueue(script(*waits(tmp_path), f"echo of {each.name}")) for each in cells]
+        await desk.until(lambda: desk.service.running == 2 and (tmp_path / "began").exists())
+        assert "1 job came without a slot" in desk.service.status()
+        (tmp_path / "go").touch()
+        for each, number in zip(cells, numbers, strict=True):
+            with anyio.fail_after(60):
+                assert (await each.gitlab.ended(number)).state is State.SUCCESS
+            assert each.gitlab.log(number).decode() == f"began\ndone\nof {each.name}\n"
+        await desk.until(lambda: not desk.service.running)
+        assert [each.way.refused for each in cells] == [0, 0]
+        assert desk.notes == []
+        assert (await desk.scaler.capacity()).acquired == 0
 
 
 async def test_a_job_goes_on_when_the_runner_is_killed(gitlab: FakeGitLab, program: Path, tmp_path: Path) -> None:

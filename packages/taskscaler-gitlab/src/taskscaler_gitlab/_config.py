@@ -27,6 +27,7 @@ from taskscaler_gitlab._settings import (
     Top,
 )
 from taskscaler_gitlab._sidecar_settings import sidecar_problems, with_passed, without_passed
+from taskscaler_gitlab._upstream_settings import upstream_problems, with_a_place, with_tokens
 
 T = TypeVar("T")
 Table: TypeAlias = Mapping[str, object]
@@ -92,9 +93,10 @@ def read_config(path: Path, *, runner: str | None = None) -> ServiceConfig:
     problems: list[ConfigProblem] = []
     unsupported = [*_unsupported(entry)]
     top = _read(Top, file, "", problems, {"runners"})
-    own = _read(RunnerSettings, without_passed(_without_clouds(entry)), key, problems, {"autoscaler"})
+    ours = with_a_place(without_passed(_without_clouds(entry)))
+    own = _read(RunnerSettings, ours, key, problems, {"autoscaler"})
     fleet = _fleet(path, runner, problems)
-    problems += sidecar_problems(entry, own, key)
+    problems += (*sidecar_problems(entry, own, key), *upstream_problems(entry, key))
     settings = None if own is None else _with_files(with_passed(own, entry), path.parent, key, problems)
     if problems or top is None or settings is None or fleet is None:
         raise file_error(problems, file, source=str(path))
@@ -200,14 +202,20 @@ _ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=[^\0]*")
 
 def _secret_problems(runner: RunnerSettings, key: str) -> Iterator[ConfigProblem]:
     """What is wrong with values that no message may show."""
-    for name, url in (("url", runner.url), ("clone_url", runner.clone_url)):
-        if not _URL.fullmatch(url) and (url or name == "url"):
+    places = [("url", runner.url, "token", runner.token)]
+    if upstreams := runner.taskscaler.upstreams:
+        named = ((f"taskscaler.upstreams[{number}]", each) for number, each in enumerate(upstreams))
+        places = [(f"{where}.url", each.url, f"{where}.token_file", runner.tokens[each.cell]) for where, each in named]
+    urls = [(name, url) for name, url, _, _ in places]
+    for name, url in (*urls, *([("clone_url", runner.clone_url)] if runner.clone_url else [])):
+        if not _URL.fullmatch(url):
             found = "an address with a user in it" if "@" in url else quoted(url)
             expected = "an address such as https://gitlab.example.com"
             yield ConfigProblem(path=f"{key}.{name}", found=found, expected=expected)
-    if not _TOKEN.fullmatch(runner.token):
-        expected = f"up to {MAX_TOKEN} printable ASCII characters, as GitLab shows the token of a runner"
-        yield ConfigProblem(path=f"{key}.token", found="something else", expected=expected)
+    for _, _, name, token in places:
+        if not _TOKEN.fullmatch(token):
+            expected = f"up to {MAX_TOKEN} printable ASCII characters, as GitLab shows the token of a runner"
+            yield ConfigProblem(path=f"{key}.{name}", found="something else", expected=expected)
     for number, each in enumerate(runner.environment):
         if not _ASSIGNMENT.fullmatch(each):
             expected = 'an assignment such as "KEY=value", with a name that a shell can have'
@@ -219,7 +227,9 @@ def _with_files(
 ) -> RunnerSettings | None:
     """The settings with the files that they name, which are looked for beside the configuration."""
     before = len(problems)
-    problems += _secret_problems(runner, key)
+    runner = with_tokens(runner, directory, key, problems)
+    if len(problems) == before:
+        problems += _secret_problems(runner, key)
     ca, cert, secret = (
         str(directory / written) if written else ""
         for written in (runner.tls_ca_file, runner.tls_cert_file, runner.tls_key_file)

@@ -58,16 +58,36 @@ def keep_token(path: Path, old: str, new: str) -> None:
     target.chmod(mode)
 
 
+def keep_alone(path: Path, new: str) -> None:
+    """Put a new token into a file that has nothing else, whole or not at all.
+
+    Raises:
+        OSError: It cannot be written.
+    """
+    mode = path.stat().st_mode & 0o7777
+    target = path.resolve()
+    write_whole(target, f"{new}\n".encode())
+    target.chmod(mode)
+
+
+def may_keep_alone(path: Path) -> str:
+    """Why a new token could not be put into a file of its own; empty if it could."""
+    return "" if _is_writable(path.resolve()) else f"{path} cannot be written"
+
+
 def may_keep(path: Path, token: str) -> str:
     """Why a new token could not be put into a file; empty if it could."""
-    target = path.resolve()
-    if not os.access(target, os.W_OK) or not os.access(target.parent, os.W_OK):
+    if not _is_writable(path.resolve()):
         return f"{path} cannot be written"
     try:
         with_token(path.read_text(encoding="utf-8"), token, token)
     except (OSError, ValueError) as error:
         return f"{path}: {error}"
     return ""
+
+
+def _is_writable(target: Path) -> bool:
+    return os.access(target, os.W_OK) and os.access(target.parent, os.W_OK)
 
 
 def _is_toml(text: str) -> bool:

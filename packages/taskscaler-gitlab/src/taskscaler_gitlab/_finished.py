@@ -1,7 +1,7 @@
 """Jobs that are over: what is kept of each beside its log, without secrets, and how the daemon's clients see it."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from attrs import asdict, frozen
@@ -164,7 +164,7 @@ def keep(directory: JobDirectory, how: Finished) -> FinishedJob:
     return FinishedJob(directory, how)
 
 
-def finished(directories: Sequence[JobDirectory], origin: str) -> Iterator[FinishedJob]:
+def finished(directories: Sequence[JobDirectory], origins: Collection[str]) -> Iterator[FinishedJob]:
     """Read those of a runner that an earlier process has left; what is of no use is removed. Blocks."""
     for each in directories:
         try:
@@ -173,7 +173,7 @@ def finished(directories: Sequence[JobDirectory], origin: str) -> Iterator[Finis
         except (OSError, ValueError, ConfigError):
             each.remove()
             continue
-        if each.origin == origin:
+        if each.origin in origins:
             yield FinishedJob(each, how)
         else:
             each.remove()

@@ -6,6 +6,35 @@ from fleeting.plugins import span
 
 
 @frozen(kw_only=True)
+class CellFacts:
+    """How it stands with one of several GitLabs."""
+
+    called: str
+    """What it is called, with its address."""
+
+    jobs: int
+    """Jobs of it that run, or will."""
+
+    requests: int
+    """Requests to it that are open."""
+
+    weight: float = 1.0
+    """Its share of slots, next to others."""
+
+    request_limit: int = 1
+    """Requests that may be open to it at once for now."""
+
+    trouble: str = ""
+    """What was wrong with its last answer; empty: nothing."""
+
+    out_for: float | None = None
+    """Seconds until it is asked again whether it answers; None: it is not left out."""
+
+    silent_for: float = 0.0
+    """Seconds for which it is not asked, because it refused the token too often."""
+
+
+@frozen(kw_only=True)
 class Facts:
     """What decides it."""
 
@@ -39,6 +68,15 @@ class Facts:
     silent_for: float = 0.0
     """Seconds for which GitLab is not asked, because it refused the token too often."""
 
+    cells: tuple[CellFacts, ...] = ()
+    """If it asks several GitLabs, each of them."""
+
+    reserved: int = 0
+    """Slots that are reserved for what all of them may answer."""
+
+    surplus: int = 0
+    """Jobs of theirs that came without a slot, and wait for one."""
+
     @property
     def most(self) -> int:
         """Jobs that there may be at once."""
@@ -52,25 +90,69 @@ class Facts:
 
 def describe(facts: Facts) -> str:
     """What the runner does, and if it does not ask for jobs, whose limit that is; one sentence."""
-    return f"{facts.url}: {_jobs(facts)}; {_asking(facts)}"
+    if not facts.cells:
+        return f"{facts.url}: {_jobs(facts)}; {_asking(facts)}"
+    held = _none_wanted(facts) or (_NO_SLOT if facts.waits_for_slot else _reserved(facts))
+    waiting = (
+        (f"{_counted(facts.surplus, 'job')} came without a slot, and the next is theirs",) if facts.surplus else ()
+    )
+    cells = (_of_cell(each) for each in facts.cells)
+    return "; ".join((f"{len(facts.cells)} cells: {_jobs(facts)}", held, *waiting, *cells))
+
+
+def _reserved(facts: Facts) -> str:
+    if not facts.reserved:
+        return "no slot is reserved at the moment"
+    slots = "a slot is" if facts.reserved == 1 else f"{facts.reserved} slots are"
+    return f"{slots} reserved for what they answer first"
+
+
+def _of_cell(cell: CellFacts) -> str:
+    """What one of them does."""
+    share = f" of weight {cell.weight:g}" if cell.weight != 1 else ""
+    return f"{cell.called}{share}: {_counted(cell.jobs, 'job')}, {_asked(cell)}"
+
+
+def _asked(cell: CellFacts) -> str:
+    if cell.silent_for > 0:
+        return f"refused the runner's token three times in a row, is asked again in {span(cell.silent_for)}"
+    if cell.out_for is not None:
+        return f"left out, because it does not answer as it should ({cell.trouble}); probed every few seconds"
+    if cell.trouble:
+        return f"the last request failed ({cell.trouble})"
+    return f"{_counted(cell.requests, 'request')} open" if cell.requests else "no request open"
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}{'s' * (number != 1)}"
 
 
 def _jobs(facts: Facts) -> str:
     return f"{facts.jobs} of at most {facts.most} jobs"
 
 
-def _asking(facts: Facts) -> str:
+_NO_SLOT = "no more are asked for until the fleet has a slot to reserve; `taskscaler explain` says why it has none"
+
+
+def _none_wanted(facts: Facts) -> str:
+    """Whose limit it is that there are no more jobs, whoever has some; empty: nobody's."""
     if facts.is_draining:
         return "no more are asked for, because the daemon is ending"
+    return "" if facts.has_room or facts.requests else f"no more are asked for, because of {_whose(facts)}"
+
+
+def _asking(facts: Facts) -> str:
+    if facts.is_draining:
+        return _none_wanted(facts)
     if facts.silent_for > 0:
         again = f"it is asked again in {span(facts.silent_for)}"
         return f"GitLab refused the runner's token three times in a row, {again}; check the token"
-    if not facts.has_room and facts.requests == 0:
-        return f"no more are asked for, because of {_whose(facts)}"
+    if not_wanted := _none_wanted(facts):
+        return not_wanted
     if facts.trouble:
         return f"GitLab does not answer as it should, and requests are repeated ({facts.trouble})"
     if facts.waits_for_slot:
-        return "no more are asked for until the fleet has a slot to reserve; `taskscaler explain` says why it has none"
+        return _NO_SLOT
     return _requests(facts)
 
 

@@ -55,9 +55,9 @@ class NotedSettings:
         own = now.taskscaler
         return evolve(found, taskscaler=evolve(found.taskscaler, **{each: getattr(own, each) for each in _OF_RUNNER}))
 
-    def has_others(self, name: str) -> bool:
-        """Whether there are settings of another name, with which jobs may have started. Blocks."""
-        return any(file.stem != name for file in self.path.iterdir())
+    def has_others(self, names: Collection[str]) -> bool:
+        """Whether there are settings of other names, with which jobs may have started. Blocks."""
+        return any(file.stem not in names for file in self.path.iterdir())
 
     def forget_others(self, names: Collection[str]) -> None:
         """Remove all that have other names. Blocks."""
@@ -69,7 +69,7 @@ class NotedSettings:
         return self.path / f"{name}.json"
 
 
-_OF_RUNNER = frozenset({"retention", "cache_retention", "state_dir"})
+_OF_RUNNER = frozenset({"retention", "cache_retention", "state_dir", "upstreams"})
 """What of our own table no job notices."""
 
 
@@ -86,4 +86,4 @@ def _beginning(token: str) -> str:
 
 def _is_of_jobs(field: "Attribute[Any]", value: object) -> bool:
     """JSON has null where a value is missing, and the schema nothing. What sidecars get, only they notice."""
-    return value is not None and field.name not in _OF_RUNNER | {"passed"}
+    return value is not None and field.name not in _OF_RUNNER | {"passed", "tokens"}

@@ -1,34 +1,31 @@
 """A runner on a daemon's fleet: asks GitLab for jobs when there is a slot for one, and sees each to its end."""
 
 import logging
-import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AsyncExitStack, nullcontext, suppress
 from functools import partial
-from hashlib import sha256
 from io import FileIO
 from pathlib import Path
-from secrets import token_hex
 from typing import Any
 
 import anyio
 from anyio import to_thread
-from attrs import define, evolve, field, fields, frozen
+from attrs import define, evolve, field, fields
 
 from fleeting import Clock
 from fleeting.errors import SystemRefused
-from fleeting.plugins import one_line, span, write_whole
-from gitlab_jobs import GitLabJobsError, Job, Outcome, Polling, Refused
+from fleeting.plugins import one_line
+from gitlab_jobs import Job, Outcome, Polling
 from gitlab_jobs.client import GitLabClient, Runner, reporting
-from taskscaler import NoCapacity, Taskscaler
+from taskscaler import Taskscaler
 from taskscaler.executors import Executor, Reattaches, load_executor
 from taskscaler.observers.metrics import Metrics
+from taskscaler_gitlab._asking import Asking
 from taskscaler_gitlab._config import ServiceConfig, read_config
-from taskscaler_gitlab._expiry import LEAST, keep_token, may_keep, parse_time, renew_at
 from taskscaler_gitlab._finished import FinishedJob, finished, keep
-from taskscaler_gitlab._gitlab import about, client_of, said
+from taskscaler_gitlab._gitlab import about, client_of
 from taskscaler_gitlab._keeping import Limits, outdated
 from taskscaler_gitlab._limits import Facts, describe
 from taskscaler_gitlab._manager_caches import tidy
@@ -37,19 +34,16 @@ from taskscaler_gitlab._noted_settings import NotedSettings
 from taskscaler_gitlab._record import KEYS, JobDirectory, Left, Record, Stage, found, hold, read_left
 from taskscaler_gitlab._settings import RunnerSettings
 from taskscaler_gitlab._system_id import has_no_strays, may_have_strays, system_id
+from taskscaler_gitlab._token_care import TokenCare
 from taskscaler_gitlab._traces import Follows
+from taskscaler_gitlab._unforeseen import Unforeseen
 from taskscaler_gitlab._view import JobView
 from taskscaler_gitlab._work import FAREWELL, OwnRuns, Runs, Shop, Work, end_there, let_go, replaced
+from taskscaler_gitlab.cells._cell import Cell, cells_of
 from taskscaler_gitlab.relay import Relays, RelayWork
-
-YOUNG = 2.0
-"""Seconds for which a request that was just made is waited for when the daemon drains: GitLab may be answering it."""
 
 REPORTING = 5.0
 """Seconds for which a job that had to be ended is waited for beyond that, so that GitLab learns of it."""
-
-FORGIVEN = 3600.0
-"""Seconds after which what has failed as nobody foresaw is logged again, and the token is looked after again."""
 
 REMEMBERED = 100
 """Jobs that are over of which the daemon still knows, if they are within the limits of ``retention``."""
@@ -61,11 +55,17 @@ _CONTENTS: Mapping[str, str] = {"ca_chain": "tls_ca_file", "tls_cert": "tls_cert
 """The keys of files, by what holds their content."""
 
 _DATES = frozenset({"token_obtained_at", "token_expires_at"})
+_RELOADED = _DATES | {"token", "tokens", "limit"}
+"""What takes effect without a restart."""
 
 _STAGES: Mapping[Stage, str] = {Stage.TAKEN: "preparing", Stage.CLAIMED: "executing", Stage.ENDED: "reporting"}
 """What is done with jobs, as metrics call it."""
 
-_NUMBERED = re.compile("gitlab-[0-9]{1,20}")
+_SURPLUS = (
+    "it came without a slot, because another cell answered for the same one; it gets the next one, and until then it is"
+    " reported to its GitLab as being prepared"
+)
+_NUMBERED = re.compile("gitlab-([a-z0-9-]{1,32}-)?[0-9]{1,20}")
 
 log = logging.getLogger("taskscaler.gitlab")
 
@@ -83,15 +83,6 @@ def executor_of(config: ServiceConfig) -> Executor:
     return load_executor(kind, settings, path=path, source=str(config.path))
 
 
-@frozen
-class _Poll:
-    """A request for a job that is under way."""
-
-    key: str
-    since: float
-    scope: anyio.CancelScope = field(factory=anyio.CancelScope, eq=False)
-
-
 @define(eq=False)
 class RunnerService:
     """One runner of a ``config.toml``; a `taskscaler.serve.JobOwner`."""
@@ -107,8 +98,8 @@ class RunnerService:
     say: Callable[[str], object]
     """Prints a line."""
 
-    client: GitLabClient | None = None
-    """None: made of the settings."""
+    connect: Callable[[RunnerSettings], GitLabClient] = client_of
+    """Makes a client of a GitLab."""
 
     metrics: Metrics | None = None
     """What shows the fleet to Prometheus, and the runner as well."""
@@ -120,8 +111,12 @@ class RunnerService:
     _meter: RunnerMetrics | None = field(default=None, init=False)
     _scaler: Taskscaler = field(init=False)
     _clock: Clock = field(init=False)
-    _shop: Shop = field(init=False)
-    _runner: Runner = field(init=False)
+    _cells: Sequence[Cell] = field(factory=tuple, init=False)
+    """The GitLabs that it asks, at least one."""
+
+    _asking: Asking = field(init=False)
+    _cares: Sequence[TokenCare] = field(factory=tuple, init=False)
+    _unforeseen: Unforeseen = field(factory=Unforeseen, init=False)
     _tasks: anyio.abc.TaskGroup = field(init=False)
     _lock: FileIO = field(init=False)
     _is_new: bool = field(default=False, init=False)
@@ -129,13 +124,9 @@ class RunnerService:
     one has lived until it had given all their leases back."""
 
     _system_id: str = field(default="", init=False)
-    _settings: str = field(default="", init=False)
-    """The name of the settings that jobs are begun with."""
-
     _have_changed: bool = field(default=False, init=False)
     """Whether an earlier process may have begun jobs with others."""
 
-    _client: GitLabClient = field(init=False)
     _left: list[Left] = field(factory=list, init=False)
     """Jobs of an earlier process that are not resumed, and are none of this GitLab's business."""
 
@@ -146,29 +137,12 @@ class RunnerService:
     _finished: dict[str, FinishedJob] = field(factory=dict, init=False)
     """Those that are over, likewise."""
 
-    _polls: list[_Poll] = field(factory=list, init=False)
-    _waits_for_slot: bool = field(default=False, init=False)
     _draining: bool = field(default=False, init=False)
     _ends_for_good: bool = field(default=False, init=False)
     """Whether no later daemon is expected to resume jobs."""
 
     _begun: bool = field(default=False, init=False)
-    _logged: dict[str, float] = field(factory=dict, init=False)
-    """When failures of a kind were logged last that are tried again."""
-
-    _asking: anyio.CancelScope = field(factory=anyio.CancelScope, init=False)
-    _looking_after: anyio.CancelScope = field(factory=anyio.CancelScope, init=False)
-    """Around what keeps the token good, for as long as it is the same in the file."""
-
-    _token_in_file: str = field(init=False, repr=False)
-    """As we read or wrote it last: where a new one could not be written, the one in use is another."""
-
-    _changed: anyio.Event = field(factory=anyio.Event, init=False)
     _done: anyio.Event = field(factory=anyio.Event, init=False)
-
-    @_token_in_file.default
-    def _token_read(self) -> str:
-        return self.config.runner.token
 
     @property
     def name(self) -> str:
@@ -183,15 +157,44 @@ class RunnerService:
         self._lock = await to_thread.run_sync(hold, self.directory)
         self._is_new = await to_thread.run_sync(may_have_strays, self.directory)
         self._system_id = await to_thread.run_sync(system_id, self.directory)
-        self._client = self.client or client_of(self.config.runner)
-        self._relays = Relays(self.config.runner, self.directory, self._origin, self.is_kept)
+        clients = {name: self.connect(settings) for name, settings in self.config.runner.cells.items()}
+        self._cells = [*cells_of(self.config, self._system_id, clients)]
+        origins = {each.origin: each.settings for each in self._cells}
+        self._relays = Relays(self.config.runner, self.directory, origins, self.is_kept)
         await to_thread.run_sync(self._relays.load)
-        self._shop = self._shop_of(self._client, self._info)
+        self._equip()
         self._show()
         await to_thread.run_sync(self._take_up)
-        for work in self._relays.resume(self._shop, self.say):
+        for work in self._relays.resume({each.origin: each.shop for each in self._cells}, self.say):
             self._works[work.directory.path.name] = work
         return sum(not (isinstance(work, Work) and work.wreck) for work in self._works.values())
+
+    def _equip(self) -> None:
+        """Give each cell what its jobs share, and what asks it for jobs."""
+        now = anyio.current_time()
+        for cell in self._cells:
+            cell.shop = self._shop_of(cell)
+            polling = Polling(
+                now,
+                request_concurrency=self.config.runner.request_concurrency,
+                check_interval=self.config.check_interval,
+                is_eager=len(self._cells) > 1,
+            )
+            token = cell.settings.token
+            cell.runner = Runner(cell.client, token, info=self._info, system_id=self._system_id, polling=polling)
+        self._asking = Asking(
+            self._cells,
+            self._scaler,
+            self._unforeseen,
+            self.config.check_interval,
+            info=lambda: self._info,
+            room=self._room,
+            take=self._take,
+            path=self.config.path,
+            say=self.say,
+        )
+        more = (self.config.path, self.directory, self._system_id, self._clock, self.say, self._unforeseen)
+        self._cares = [TokenCare(cell, *more) for cell in self._cells]
 
     def _show(self) -> None:
         """Show what the runner does, if anything is shown."""
@@ -199,9 +202,10 @@ class RunnerService:
             runner = self.config.runner
             labels = {"runner": runner_label(runner.token), "runner_name": runner.name, "system_id": self._system_id}
             self.metrics.label(labels)
-            self._meter = RunnerMetrics(self.metrics.registry, labels, lambda: self._standing)
-            self._client.http.observer = self._meter.answered
-            self._client.http.on_retry = self._meter.retried
+            self._asking.meter = self._meter = RunnerMetrics(self.metrics.registry, labels, lambda: self._standing)
+            for cell in self._cells:
+                cell.client.http.observer = self._meter.answered
+                cell.client.http.on_retry = self._meter.retried
 
     @property
     def _standing(self) -> Standing:
@@ -213,45 +217,50 @@ class RunnerService:
         runner = self.config.runner
         return Standing(
             jobs=every,
-            requests=len(self._polls),
-            most_requests=runner.request_concurrency,
-            wanted_requests=self._runner.polling.wanted if self._begun else 1.0,
+            requests=len(self._asking.polls),
+            most_requests=runner.request_concurrency * len(self._cells),
+            wanted_requests=sum(each.runner.polling.wanted for each in self._cells),
             concurrent=self.config.top.concurrent,
             limit=runner.limit,
         )
 
     def _take_up(self) -> None:
-        self._settings = self._noted_settings.keep(self.config.runner)
-        self._have_changed = self._noted_settings.has_others(self._settings)
+        for cell in self._cells:
+            cell.noted = self._noted_settings.keep(cell.settings)
+        names = {cell.noted for cell in self._cells}
+        self._have_changed = self._noted_settings.has_others(names)
         for left in self._read():
             self._classify(left)
         needed = {work.record.settings for work in self._works.values() if isinstance(work, Work)}
-        self._noted_settings.forget_others({self._settings, *needed})
+        self._noted_settings.forget_others(names | needed)
 
     def _read(self) -> list[Left]:
         """Read what an earlier process has left; returns the jobs that are not over, oldest first."""
         unfinished, others = found(self.directory / "jobs")
-        self._finished = {each.directory.path.name: each for each in finished(others, self._origin)}
+        origins = {each.origin for each in self._cells}
+        self._finished = {each.directory.path.name: each for each in finished(others, origins)}
         jobs = [read_left(each, self.runs.kept_log) for each in unfinished]
         return sorted(jobs, key=lambda left: left.standing.taken_at)
 
     def _classify(self, left: Left) -> None:
         """Resume a job, or see that it ends; says what cannot be resumed, and why."""
         name = "a job" if left.job is None else f"the job {left.job.id}"
-        if left.origin not in ("", self._origin):  # its token is none of this GitLab's business
+        cell = next((each for each in self._cells if each.origin == left.origin), None)
+        if cell is None and left.origin:  # its token is none of this GitLab's business
             self._left.append(left)
+            urls = " and ".join(each.settings.url for each in self._cells)
             self.say(
-                f"warning: {name} is from another GitLab than {self.config.runner.url}, or was taken by another"
+                f"warning: {name} is from another GitLab than {urls}, or was taken by another"
                 " runner; it is given up, and its instance is replaced"
             )
-        elif left.job is None or not left.origin:
+        elif left.job is None or cell is None:
             self._left.append(left)
             self.say(
                 f"warning: {name} cannot be continued: {left.problem}; what it left running is ended, but it"
                 " cannot be reported, so GitLab fails it when its time is over"
             )
         else:
-            work = self._resumed(left, left.job)
+            work = self._resumed(cell, left, left.job)
             self._works[left.directory.path.name] = work
             if work.wreck:
                 self.say(
@@ -259,25 +268,27 @@ class RunnerService:
                     " and it is reported as failed"
                 )
 
-    def _resumed(self, left: Left, job: Job) -> Work:
+    def _resumed(self, cell: Cell, left: Left, job: Job) -> Work:
         """Go on with a job, with the settings with which it was begun. Blocks."""
-        shop, record, why = self._shop, left.standing, left.reason
+        shop, record, why = cell.shop, left.standing, left.reason
         is_ended_by = left.record is not None or not self._have_changed
-        if record.settings not in ("", self._settings) and not why and record.stage is not Stage.ENDED:
-            changed = None if self.runs.has_begun(left.directory.path) else self._with_these_settings(left, record)
+        if record.settings not in ("", cell.noted) and not why and record.stage is not Stage.ENDED:
+            has_begun = self.runs.has_begun(left.directory.path)
+            changed = None if has_begun else self._with_settings(cell.noted, left, record)
             if changed is None:
-                shop, why = self._shop_with(record.settings, job)
+                shop, why = self._shop_with(cell, record.settings, job)
                 is_ended_by = not why
             else:
                 record = changed
         return Work(shop, job, left.directory, record, is_ended_by, why)
 
-    def _with_these_settings(self, left: Left, record: Record) -> Record | None:
+    @staticmethod
+    def _with_settings(name: str, left: Left, record: Record) -> Record | None:
         """Note down that a job is begun with the settings of now; None: it cannot be, so it keeps the others. Blocks.
 
         Otherwise the next start would look for it with those.
         """
-        changed = evolve(record, settings=self._settings)
+        changed = evolve(record, settings=name)
         try:
             left.directory.note(changed)
         except OSError as error:
@@ -285,76 +296,82 @@ class RunnerService:
             return None
         return changed
 
-    def _shop_with(self, settings: str, job: Job) -> tuple[Shop, str]:
+    def _shop_with(self, cell: Cell, settings: str, job: Job) -> tuple[Shop, str]:
         """What a job needs that was begun with other settings, or why that cannot be had. Blocks."""
-        now = self.config.runner
+        now = cell.settings
         try:
             noted = self._noted_settings.read(settings, now)
             executor = executor_of(evolve(self.config, runner=noted)) if _differ(noted, now) else self.executor
         except Exception as error:  # noqa: BLE001  (it is said, and ends the job)
             why = (isinstance(error, OSError) and error.strerror) or one_line(str(error))
-            return self._shop, f"the settings that it started with cannot be used: {why}"
+            return cell.shop, f"the settings that it started with cannot be used: {why}"
         if noted.kind != now.kind:
             self.say(
                 f'note: the job {job.id} was started with executor = "{noted.executor}", and keeps it;'
                 f" later ones run with {now.executor}"
             )
-        return evolve(self._shop, settings=noted, executor=executor), ""
+        return evolve(cell.shop, settings=noted, executor=executor), ""
 
     @property
     def _noted_settings(self) -> NotedSettings:
         return NotedSettings(self.directory / "settings")
 
-    @property
-    def _origin(self) -> str:
-        """Stands for GitLab and this manager of its runner, in the names of tries."""
-        return sha256(f"{self.config.runner.url} {self._system_id}".encode()).hexdigest()[:12]
-
     async def run(self) -> None:
         """Ask for jobs and see them to their ends, until they are left."""
-        runner = self.config.runner
         try:
             counting = nullcontext() if self._meter is None else self._meter.errors.attached()
             with counting:
-                await self._run(runner)
+                await self._run()
         finally:
             self._lock.close()
             self._done.set()
 
-    async def _run(self, runner: RunnerSettings) -> None:
-        async with self._client as client, self._relays.open(), anyio.create_task_group() as self._tasks:
-            polling = Polling(
-                anyio.current_time(),
-                request_concurrency=runner.request_concurrency,
-                check_interval=self.config.check_interval,
-            )
-            info = self._shop.info
-            self._runner = Runner(client, runner.token, info=info, system_id=self._system_id, polling=polling)
-            self._begun = True
-            self._give_back_strays()
-            for work in self._active:
-                self._tasks.start_soon(self._see_through, work)
-            self._tasks.start_soon(self._ask_on)
-            self._tasks.start_soon(self._look_after_token)
-            self._tasks.start_soon(self._tidy_on)
+    async def _run(self) -> None:
+        async with AsyncExitStack() as stack:
+            for cell in self._cells:
+                await stack.enter_async_context(cell.client)
+            await stack.enter_async_context(self._relays.open())
+            async with anyio.create_task_group() as self._tasks:
+                self._begin(self._tasks)
+
+    def _begin(self, tasks: anyio.abc.TaskGroup) -> None:
+        self._begun = True
+        self._give_back_strays()
+        self._get_in_line()
+        for work in self._active:
+            tasks.start_soon(self._see_through, work)
+        tasks.start_soon(self._asking.run, tasks)
+        for care in self._cares:
+            tasks.start_soon(care.look_after)
+        tasks.start_soon(self._tidy_on)
+
+    def _get_in_line(self) -> None:
+        """Have jobs wait for their turn that an earlier process has left without a slot, the oldest first."""
+        has_slot = {each.key for each in self._scaler.detached}
+        for work in sorted(self._active, key=lambda each: each.record.taken_at):
+            record = work.record
+            if isinstance(work, Work) and record.stage is Stage.TAKEN and not work.wreck and record.key not in has_slot:
+                self._asking.resume(record.key)
 
     @property
     def _info(self) -> Mapping[str, Any]:
         """What is said to GitLab about who runs its jobs."""
         return self._relays.about.as_info if self.config.runner.has_sidecars else about(self.config.runner)
 
-    def _shop_of(self, client: GitLabClient, info: Mapping[str, Any]) -> Shop:
+    def _shop_of(self, cell: Cell) -> Shop:
         return Shop(
-            settings=self.config.runner,
-            client=client,
+            settings=cell.settings,
+            client=cell.client,
             scaler=self._scaler,
             executor=self.executor,
             runs=self.runs,
             clock=self._clock,
-            info=info,
+            info=self._info,
             outlives=self.is_kept and isinstance(self.executor, Reattaches),
             is_draining=lambda: self._draining,
             follows=self._follows,
+            cell=cell.name,
+            admitted=lambda key: self._asking.admitted(key),  # noqa: PLW0108  (it is made later)
         )
 
     def drain(self, *, for_good: bool = False) -> None:
@@ -363,13 +380,10 @@ class RunnerService:
         Jobs without a slot wait for the next daemon. If there is to be none, GitLab gets them back.
         """
         self._draining, self._ends_for_good = True, self._ends_for_good or for_good
-        self._asking.cancel()
-        for poll in self._polls:
-            poll.scope.deadline = min(poll.scope.deadline, poll.since + YOUNG)
+        self._asking.stop()
         if self._ends_for_good:
             for work in self._active:
                 work.hand_back()
-        self._note_change()
 
     async def settle(self) -> None:
         """See `JobOwner.settle`."""
@@ -385,7 +399,7 @@ class RunnerService:
         self.drain()
         if not self._begun:
             return
-        if not self._shop.outlives:
+        if not self._cells[0].shop.outlives:
             for work in self._active:
                 work.interrupt("The runner was stopped")
             with anyio.move_on_after(FAREWELL + REPORTING):
@@ -425,7 +439,8 @@ class RunnerService:
     def explain(self, job: str) -> Sequence[str]:
         """See `JobOwner.explain`."""
         if (view := self._find(job)) is not None:
-            return view.explain()
+            is_waiting = isinstance(view, JobView) and self._asking.is_waiting(view.work.record.key)
+            return (*view.explain(), *((_SURPLUS,) if is_waiting else ()))
         if not _NUMBERED.fullmatch(job):
             return ()
         return (f"{job} is not known here: GitLab has not handed it out, or did long ago", f"{self.status()}")
@@ -435,203 +450,138 @@ class RunnerService:
 
     @property
     def _facts(self) -> Facts:
-        polling = self._runner.polling if self._begun else None
-        silent = polling is not None and polling.is_silenced and polling.wake is not None
-        return Facts(
-            url=self.config.runner.url,
-            jobs=sum(work.record.stage is not Stage.ENDED for work in self._active),
-            requests=len(self._polls),
+        present = [work for work in self._active if work.record.stage is not Stage.ENDED]
+        upstreams = self._asking.upstreams
+        cells = tuple(self._asking.facts(Counter(work.shop.cell for work in present)))
+        reserved, surplus = upstreams.free, len(upstreams.surplus)
+        facts = Facts(
+            url=cells[0].called,
+            jobs=len(present),
+            requests=len(self._asking.polls),
             concurrent=self.config.top.concurrent,
             limit=self.config.runner.limit,
-            request_limit=polling.limit if polling else 1,
-            waits_for_slot=self._waits_for_slot,
+            request_limit=cells[0].request_limit,
+            waits_for_slot=upstreams.is_waiting,
             is_draining=self._draining,
-            trouble=one_line(self._runner.trouble) if self._begun else "",
-            silent_for=max(0.0, (polling.wake or 0.0) - anyio.current_time()) if silent and polling else 0.0,
+            trouble=cells[0].trouble,
+            silent_for=cells[0].silent_for,
         )
+        if len(cells) == 1:
+            return facts
+        return evolve(facts, requests=reserved, cells=cells, reserved=reserved, surplus=surplus)
+
+    def _room(self, taking: Collection[str], waiting: Collection[str]) -> int:
+        """See `Asking.room`."""
+        runner, concurrent = self.config.runner, self.config.top.concurrent
+        keys = {work.record.key for work in self._active if work.record.stage is not Stage.ENDED}
+        return min(concurrent, runner.limit or concurrent) - len((keys | {*taking}) - {*waiting})
 
     async def reload(self) -> Sequence[str]:
         """Take over the numbers and the token; everything else takes effect after a restart."""
         config = await to_thread.run_sync(_read_again, self.config)
         old, new = self.config.runner, config.runner
-        is_other = new.token != self._token_in_file
-        if is_other and self._begun:
-            self._runner.use_token(new.token)
         names = [each.name for each in fields(type(old)) if getattr(old, each.name) != getattr(new, each.name)]
+        others = self._take_over(new.cells, are_dates_other=not _DATES.isdisjoint(names))
         top = [
             name
             for name in ("check_interval", "log_level")
             if getattr(config.top, name) != getattr(self.config.top, name)
         ]
+        dates = {name: getattr(new, name) for name in _DATES}
         self.config = evolve(
             self.config,
             top=evolve(self.config.top, concurrent=config.top.concurrent),
-            runner=evolve(
-                old,
-                token=new.token if is_other else old.token,
-                limit=new.limit,
-                token_obtained_at=new.token_obtained_at,
-                token_expires_at=new.token_expires_at,
-            ),
+            runner=evolve(old, token=new.token, tokens=new.tokens, limit=new.limit, **dates),
         )
-        self._token_in_file = new.token
-        if is_other or not _DATES.isdisjoint(names):
-            self._looking_after.cancel()
-        self._note_change()
-        self.say(f"reloaded: concurrent = {config.top.concurrent}, limit = {new.limit}{', the token' * is_other}")
-        later = dict.fromkeys(_CONTENTS.get(name, name) for name in names if name not in {"token", "limit", *_DATES})
+        self._asking.note_change()
+        tokens = "".join(f", the token{' of ' * bool(name)}{name}" for name in others)
+        self.say(f"reloaded: concurrent = {config.top.concurrent}, limit = {new.limit}{tokens}")
+        later = dict.fromkeys(_CONTENTS.get(name, name) for name in names if name not in _RELOADED)
         return [*(f"{name} changed" for name in top), *(f"runners.{name} changed" for name in later)]
 
-    # --- asking for jobs ---------------------------------------------------------------------------------
+    def _take_over(self, cells: Mapping[str, RunnerSettings], *, are_dates_other: bool) -> Sequence[str]:
+        """Take over the tokens of cells that are still there; returns whose have changed."""
+        others = []
+        for cell, care in zip(self._cells, self._cares, strict=True):
+            new = cells.get(cell.name)
+            if new is None:
+                continue
+            is_other = new.token != cell.token_in_file
+            if is_other:
+                others.append(cell.name)
+                cell.runner.use_token(new.token)
+            dates = {name: getattr(new, name) for name in _DATES}
+            token = new.token if is_other else cell.settings.token
+            cell.settings = evolve(cell.settings, token=token, **dates)
+            cell.token_in_file = new.token
+            if is_other or are_dates_other:
+                care.begin_again()
+        return others
 
-    async def _ask_on(self) -> None:
-        """Ask whenever a request is due, there may be one more job, and a slot is reserved for it."""
-        with self._asking:
-            while not self._draining:
-                with self._contained("asking_failed"):
-                    await self._ask_next()
-                    continue
-                await anyio.sleep(self.config.check_interval)
+    # --- jobs ------------------------------------------------------------------------------------------
 
-    async def _ask_next(self) -> None:
-        while not self._facts.has_room:
-            await self._changed.wait()
-        await self._runner.turn()
-        if self._meter is not None:
-            self._meter.turns += 1
-        key = await self._reserve()
-        poll = _Poll(key, anyio.current_time())
-        self._polls.append(poll)
-        asked = anyio.Event()
-        self._tasks.start_soon(self._ask, poll, asked)
-        await asked.wait()
-
-    @contextmanager
-    def _contained(self, event: str, **about: object) -> Iterator[None]:
-        """Have what goes wrong, and nobody foresaw, end the body alone, and log it."""
-        try:
-            yield
-        except Exception as error:  # noqa: BLE001  (logged)
-            self._log_unforeseen(error, event, about)
-
-    def _log_unforeseen(self, error: Exception, event: str, about: Mapping[str, object]) -> None:
-        """Log where something failed; of what is tried again and again, once an hour."""
-        last, now = self._logged.get(event, -math.inf), anyio.current_time()
-        is_again = not about and now - last < FORGIVEN
-        if not about and not is_again:
-            self._logged[event] = now
-        log.log(logging.DEBUG if is_again else logging.ERROR, event, exc_info=error, extra=dict(about))
-
-    async def _reserve(self) -> str:
-        """Keep a slot for the job that may come; waits until there is one."""
-        key = f"{KEYS}{token_hex(6)}"
-        self._waits_for_slot = True
-        try:
-            await self._scaler.reserve(key, timeout=math.inf)
-        except NoCapacity:
-            await anyio.sleep_forever()  # the fleet is ending, and so is this
-        finally:
-            self._waits_for_slot = False
-        return key
-
-    async def _ask(self, poll: _Poll, asked: anyio.Event) -> None:
-        """Ask once; the slot is given back if no job came."""
-        with self._contained("request_failed"):
-            job = None
-            try:
-                with poll.scope:
-                    job = await self._asked_once(asked)
-                if job is not None:
-                    await self._take(job, poll.key)
-            finally:
-                asked.set()
-                self._polls.remove(poll)  # not before the job counts
-                self._note_change()
-                if job is None:
-                    with anyio.CancelScope(shield=True):
-                        await self._scaler.unreserve(poll.key)
-            self._say_if_silenced()
-
-    async def _asked_once(self, asked: anyio.Event) -> Job | None:
-        """Ask; what nobody foresaw costs this request, and time, but not the runner."""
-        try:
-            self._runner.info = self._info
-            return await self._runner.ask(asked=asked.set)
-        except Exception as error:  # noqa: BLE001  (logged)
-            self._log_unforeseen(error, "request_failed", {})
-            if self._meter is not None:
-                self._meter.unforeseen += 1
-            await anyio.sleep(self.config.check_interval)
-            return None
-
-    def _say_if_silenced(self) -> None:
-        if self._runner.polling.is_silenced and (silent := self._facts.silent_for):
-            if self._meter is not None:
-                self._meter.silences += 1
-            self.say(
-                f"warning: {self.config.runner.url} refused the runner's token three times; it is asked again in"
-                f" {span(silent)}. Check the token: taskscaler-gitlab check {self.config.path}"
-            )
-
-    async def _take(self, job: Job, key: str) -> None:
+    async def _take(self, cell: Cell, job: Job, key: str) -> None:
         """Note a job down before anything else, and begin with it; one that cannot be noted down fails at once."""
         try:
-            work = await self._noted(job, key)
+            work = await self._noted(cell, job, key)
         except Exception as error:
             log.exception("job_refused", extra={"job": job.id})
             why = (isinstance(error, OSError) and error.strerror) or type(error).__name__
-            await self._refuse(job, key, f"it cannot be noted down ({why})")
+            await self._refuse(cell, job, key, f"it cannot be noted down ({why})")
             return
         self._works[work.directory.path.name] = work
         if self._ends_for_good:
             work.hand_back()
         self._tasks.start_soon(self._see_through, work)
 
-    async def _noted(self, job: Job, key: str) -> Work | RelayWork:
+    async def _noted(self, cell: Cell, job: Job, key: str) -> Work | RelayWork:
         """Note a job down. What is raised, it raises."""
         noted: Work | RelayWork
         if self.config.runner.has_sidecars:
             with anyio.CancelScope(shield=True):
-                noted = await to_thread.run_sync(self._relays.take, self._shop, job, key, self._clock.now())
+                take = partial(self._relays.take, origin=cell.origin, now=self._clock.now())
+                noted = await to_thread.run_sync(take, cell.shop, job, key)
         else:
-            directory = JobDirectory.of(self.directory / "jobs", self._origin, job.id, key)
-            record = Record(key=key, prefix=directory.path.name, taken_at=self._clock.now(), settings=self._settings)
+            directory = JobDirectory.of(self.directory / "jobs", cell.origin, job.id, key)
+            record = Record(key=key, prefix=directory.path.name, taken_at=self._clock.now(), settings=cell.noted)
             with anyio.CancelScope(shield=True):
                 await to_thread.run_sync(directory.begin, job, record)
-            noted = Work(self._shop, job, directory, record)
+            noted = Work(cell.shop, job, directory, record)
         name, project = one_line(job.job_info.name), one_line(job.job_info.project_full_path)
-        log.info("job_taken", extra={"job": job.id, "project": project, "job_name": name})
+        log.info("job_taken", extra={"job": job.id, "project": project, "job_name": name, "cell": cell.name})
         if self._meter is not None:
             info = job.job_info
             self._meter.job_taken(info.time_in_queue_seconds, size=info.queue_size, depth=info.queue_depth)
         return noted
 
-    async def _refuse(self, job: Job, key: str, why: str) -> None:
+    async def _refuse(self, cell: Cell, job: Job, key: str, why: str) -> None:
         """Report a job as failed that cannot be taken, and leave nothing of it."""
-        directory = JobDirectory.of(self.directory / "jobs", self._origin, job.id, key)
+        directory = JobDirectory.of(self.directory / "jobs", cell.origin, job.id, key)
         await to_thread.run_sync(directory.remove)
-        await to_thread.run_sync(self._relays.directory_of(job.id, key).remove)
+        await to_thread.run_sync(self._relays.directory_of(cell.origin, job.id, key).remove)
         await self._scaler.unreserve(key)
-        async with reporting(self._shop.client, job, info=self._shop.info) as report:
+        await self._asking.forget(key)
+        async with reporting(cell.client, job, info=cell.shop.info) as report:
             report.note(f"\x1b[31;1mERROR: Job failed (system failure): {why}\x1b[0;m\n")
             await report.finish(Outcome(is_success=False, failure_reason="runner_system_failure"))
         self.say(f"warning: the job {job.id} was refused: {why}")
 
     async def _see_through(self, work: Work | RelayWork) -> None:
-        with self._contained("job_not_copied", job=work.job.id):
+        with self._unforeseen.contained("job_not_copied", job=work.job.id):
             if isinstance(work, Work) and work.wreck:
                 await to_thread.run_sync(work.directory.copy_aside, self._shelf)
-        with self._contained("job_stuck", job=work.job.id):
+        with self._unforeseen.contained("job_stuck", job=work.job.id):
             await work.see_through()
-        with self._contained("job_not_tidied", job=work.job.id):
+        with self._unforeseen.contained("job_not_tidied", job=work.job.id):
             if work.problem:
                 self.say(f"warning: the job {work.job.id} cannot continue: {work.problem}")
             if work.record.outcome is None or work.problem:
                 await self._scaler.unreserve(work.record.key)
+            await self._asking.forget(work.record.key)
             with anyio.move_on_after(REPORTING, shield=True):  # GitLab has its end, which is to be known here, too
                 await self._remember(work)
             await self._tidy()
-        self._note_change()
+        self._asking.note_change()
 
     @property
     def _shelf(self) -> Path:
@@ -668,7 +618,7 @@ class RunnerService:
 
     async def _tidy_on(self) -> None:
         while True:
-            with self._contained("not_tidied"):
+            with self._unforeseen.contained("not_tidied"):
                 await self._tidy()
             await anyio.sleep(TIDIED)
 
@@ -723,112 +673,22 @@ class RunnerService:
                 await to_thread.run_sync(has_no_strays, self.directory)
 
     async def _give_back(self, key: str, is_over: bool) -> bool:  # noqa: FBT001  (likewise)
-        with self._contained("stray_stays", key=key):
+        with self._unforeseen.contained("stray_stays", key=key):
             await let_go(self._scaler, key, self._relays.clear if is_over else replaced)
             return True
         return False
 
     async def _give_up(self, left: Left) -> None:
         """End a job that is not resumed, as far as that can be done, and leave nothing of it here."""
-        with self._contained("job_stays", path=str(left.directory.path)):
-            is_known = not self._have_changed if left.record is None else left.record.settings in ("", self._settings)
-            is_ours = left.origin == self._origin and is_known
+        with self._unforeseen.contained("job_stays", path=str(left.directory.path)):
+            noted = {cell.origin: cell.noted for cell in self._cells}.get(left.origin)
+            is_known = not self._have_changed if left.record is None else left.record.settings in ("", noted)
+            is_ours = noted is not None and is_known
             end = partial(end_there, self.runs, self.executor, directory=left.directory.path)
             await let_go(self._scaler, left.key, end if is_ours else replaced)
             if left.problem:
                 await to_thread.run_sync(left.directory.copy_aside, self._shelf)
             await to_thread.run_sync(left.directory.remove)
-
-    def _note_change(self) -> None:
-        self._changed.set()
-        self._changed = anyio.Event()
-
-    # --- the runner's token ------------------------------------------------------------------------------
-
-    async def _look_after_token(self) -> None:
-        """Keep the runner's token good, whatever goes wrong with it, and each that a reload brings."""
-        while True:
-            with anyio.CancelScope() as self._looking_after:
-                with self._contained("token_not_looked_after"):
-                    await self._keep_token_good()
-                    await anyio.sleep_forever()  # until there is another
-                await anyio.sleep(FORGIVEN)
-
-    async def _keep_token_good(self) -> None:
-        """See whether GitLab knows the token, and have it replaced in time if it ends one day."""
-        obtained = parse_time(self.config.runner.token_obtained_at) or self._clock.now()
-        expires, earliest = await self._expiry(), 0.0
-        while (at := renew_at(obtained, expires)) is not None:
-            await self._clock.sleep_until(max(at, earliest))
-            if why := await to_thread.run_sync(may_keep, self.config.path, self.config.runner.token):
-                self.say(
-                    f"warning: the runner's token ends, and is not replaced: {why}; use taskscaler-gitlab reset-token"
-                )
-                return
-            obtained = self._clock.now()
-            earliest = obtained + LEAST  # a token may have ended when it comes, by our clock or by GitLab's
-            expires = await self._renewed(expires)
-
-    async def _expiry(self) -> float | None:
-        """When the token ends, as GitLab or else the file has it."""
-        runner, is_known = self.config.runner, False
-        while True:
-            try:
-                answer = await self._shop.client.verify(runner.token, system_id=self._system_id, info=self._shop.info)
-            except Refused as error:
-                self.say(f"warning: {one_line(str(error))}; check the runner's token")
-                return None
-            except GitLabJobsError as error:
-                if not is_known:
-                    self.say(f"warning: the runner's token could not be checked: {said(error)}")
-                is_known = True
-                await anyio.sleep(LEAST)
-            else:
-                return parse_time(answer.token_expires_at) or parse_time(runner.token_expires_at)
-
-    async def _renewed(self, expires: float | None) -> float | None:
-        """Have the token replaced, and keep the new one; returns when that ends."""
-        old = self.config.runner.token
-        try:
-            with anyio.CancelScope(shield=True):
-                answer = await self._runner.reset_token()
-                self.config = evolve(self.config, runner=evolve(self.config.runner, token=answer.token))
-                problem = await to_thread.run_sync(self._keep, old, answer.token)
-        except GitLabJobsError as error:
-            log.warning("token_not_replaced", extra={"reason": one_line(str(error))})
-            await anyio.sleep(LEAST)
-            return expires
-        if problem:
-            self.say(
-                f"warning: the runner's token was replaced, and the new one cannot be kept ({problem}): it is lost"
-                f" when the runner stops; it is tried again every {span(LEAST)}"
-            )
-        while problem:
-            await anyio.sleep(LEAST)
-            problem = await to_thread.run_sync(self._keep, old, answer.token)
-        return parse_time(answer.token_expires_at)
-
-    def _keep(self, old: str, new: str) -> str:
-        """Keep a new token for the next start, in the file if that is possible: the old one is good for nothing.
-
-        Returns:
-            Why it cannot be kept anywhere; empty: it is kept.
-        """
-        try:
-            keep_token(self.config.path, old, new)
-        except (OSError, ValueError) as error:
-            try:
-                write_whole(path := self.directory / "token", new.encode())
-            except OSError as other:
-                return str(SystemRefused(other))
-            self.say(
-                f"warning: the runner's token was replaced, and {self.config.path} could not be changed ({error});"
-                f" the new one is in {path}"
-            )
-        else:
-            self._token_in_file = new
-            self.say(f"the runner's token was replaced, and is kept in {self.config.path}")
-        return ""
 
 
 def _differ(noted: RunnerSettings, now: RunnerSettings) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import PurePosixPath
 from typing import Any, Literal
 
-from attrs import Attribute, field, frozen
+from attrs import Attribute, evolve, field, frozen
 from attrs.validators import ge, gt
 
 from fleeting import Duration
@@ -230,6 +230,33 @@ class CacheRetention:
     """Bytes that all of them may have; beyond that, those that were used least recently are deleted first."""
 
 
+def _is_cell(_: object, __: "Attribute[str]", value: str) -> None:
+    if not re.fullmatch(r"[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?", value):
+        raise ValueError('up to 32 lower-case letters, digits and hyphens, such as "eu-1"')
+
+
+def _is_weight(_: object, __: "Attribute[float]", value: float) -> None:
+    if not 0.001 <= value <= 1000:  # noqa: PLR2004  (said here)
+        raise ValueError("a number from 0.001 to 1000; leave a cell out of the file to have no jobs of it")
+
+
+@frozen(kw_only=True)
+class UpstreamSettings:
+    """A table ``[[runners.taskscaler.upstreams]]``: one of several GitLabs whose jobs one runner runs."""
+
+    cell: str = field(validator=_is_cell)
+    """What it is called here; part of the names of its jobs."""
+
+    url: str
+    """Where it is."""
+
+    token_file: str = field(validator=_no_nul)
+    """The file with the runner's token there, beside the configuration unless its path is absolute."""
+
+    weight: float = field(default=1.0, validator=_is_weight)
+    """Its share of slots, next to those of other cells that have jobs."""
+
+
 @frozen(kw_only=True)
 class OwnSettings:
     """The table ``[runners.taskscaler]``: what GitLab Runner does not know."""
@@ -266,6 +293,9 @@ class OwnSettings:
 
     retention: LogRetention = LogRetention()
     """The table ``retention``."""
+
+    upstreams: tuple[UpstreamSettings, ...] = ()
+    """The tables ``upstreams``; none: jobs come from ``url``."""
 
 
 FEATURE_FLAGS = frozenset({
@@ -367,6 +397,9 @@ class RunnerSettings:
     tls_key: str = field(default="", init=True, repr=False, metadata={"internal": True})
     """What is in ``tls-key-file``, likewise."""
 
+    tokens: Mapping[str, str] = field(factory=dict, init=True, repr=False, metadata={"internal": True})
+    """What is in the files that upstreams name, by the names of their cells."""
+
     token_obtained_at: str = ""
     """When the token was given, as GitLab Runner writes it."""
 
@@ -377,6 +410,14 @@ class RunnerSettings:
     def kind(self) -> str:
         """Which executor of ours runs the jobs: ``instance`` or ``docker``."""
         return EXECUTORS[self.executor]
+
+    @property
+    def cells(self) -> "Mapping[str, RunnerSettings]":
+        """The same for each GitLab that it asks, by the cells' names; of a runner with one, the name is empty."""
+        alone = evolve(self, taskscaler=evolve(self.taskscaler, upstreams=()), tokens={})
+        upstreams = self.taskscaler.upstreams
+        several = {each.cell: evolve(alone, url=each.url, token=self.tokens[each.cell]) for each in upstreams}
+        return several or {"": self}
 
     @property
     def has_sidecars(self) -> bool:

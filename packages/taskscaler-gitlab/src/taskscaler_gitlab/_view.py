@@ -31,7 +31,8 @@ class JobView:
     @property
     def id(self) -> str:
         """What it is asked for by."""
-        return f"gitlab-{self.work.job.id}"
+        cell = self.work.shop.cell
+        return f"gitlab-{cell}-{self.work.job.id}" if cell else f"gitlab-{self.work.job.id}"
 
     @property
     def name(self) -> str:

@@ -89,6 +89,10 @@ class OwnRuns:
     stages_of = staticmethod(stages_of)
 
 
+async def _at_once(_: str) -> None:
+    """Whoever has a slot reserved need not wait."""
+
+
 @frozen(kw_only=True)
 class Shop:
     """What all jobs of a runner share."""
@@ -110,6 +114,12 @@ class Shop:
 
     follows: Follows = field(factory=Follows)
     """How jobs are followed as traces."""
+
+    cell: str = ""
+    """Which of the runner's GitLabs they are from; empty: there is one."""
+
+    admitted: Callable[[str], Awaitable[None]] = _at_once
+    """Waits until the job with a key may have a slot; raises `NoCapacity` if no slots are handed out any more."""
 
     @property
     def two_phase(self) -> bool:
@@ -505,10 +515,12 @@ class Work:
                 return await scaler.reattach(key)
             if await self._has_begun():
                 raise _Failed("its instance was lost while the runner was away")
+            await self.shop.admitted(key)
             return await scaler.acquire_lease(key, persistent=self.shop.outlives, place=self._place)
         except LeaseLost as error:
             if await self._has_begun():
                 raise _Failed(f"its instance was lost while the runner was away ({error.loss})") from error
+            await self.shop.admitted(key)
             return await scaler.acquire_lease(key, persistent=self.shop.outlives, place=self._place)
         except NoCapacity as error:
             if self.shop.is_draining():

@@ -138,27 +138,32 @@ def register(config: Path, *, url: str, token: str, name: str, executor: str, pl
     sys.exit(add(config, url=url, token=token, name=name, executor=executor, plugin=plugin))
 
 
+_CELL = click.option("--cell", metavar="CELL", help="Which of its GitLabs, if the runner has several upstreams.")
+
+
 @main.command(epilog=_EPILOG, short_help="Remove a runner from GitLab.")
 @click.argument("config", metavar="CONFIG", type=_FILE)
 @_RUNNER
-def unregister(config: Path, runner: str | None) -> None:
+@_CELL
+def unregister(config: Path, runner: str | None, cell: str | None) -> None:
     """Remove a runner from GitLab; of a runner that was created there, only this machine. CONFIG is not changed."""
     from taskscaler_gitlab.cli._token import unregister as take_off
 
-    sys.exit(take_off(config, runner))
+    sys.exit(take_off(config, runner, cell))
 
 
 @main.command("reset-token", epilog=_EPILOG, short_help="Replace a runner's token.")
 @click.argument("config", metavar="CONFIG", type=_FILE)
 @_RUNNER
-def reset_token(config: Path, runner: str | None) -> None:
-    """Have GitLab replace a runner's token, and put the new one into CONFIG.
+@_CELL
+def reset_token(config: Path, runner: str | None, cell: str | None) -> None:
+    """Have GitLab replace a runner's token, and put the new one into CONFIG, or into the token file of a cell.
 
     `run` replaces a token that expires after three quarters of its life; use this for a token that others have seen.
     """
     from taskscaler_gitlab.cli._token import reset_token as replace
 
-    sys.exit(replace(config, runner))
+    sys.exit(replace(config, runner, cell))
 
 
 _ROUTE_EPILOG = """

@@ -117,14 +117,15 @@ async def _fly(config: ServiceConfig, fleet: FleetFile) -> _Flight:
     with TemporaryDirectory(prefix="taskscaler-canary-") as place:
         gitlab = FakeGitLab(Path(place), long_poll=1.0, accepts=0)
         number = gitlab.enqueue(_job())
-        settings = evolve(config.runner, url=URL, token=gitlab.runner_token)
+        alone = evolve(config.runner.taskscaler, upstreams=())
+        settings = evolve(config.runner, url=URL, token=gitlab.runner_token, taskscaler=alone)
         service = RunnerService(
             evolve(config, runner=settings),
             executor_of(config),
             Path(place, "state"),
             is_kept=False,
             say=lambda line: click.echo(line, err=True),
-            client=GitLabClient(URL, transport=gitlab.transport()),
+            connect=lambda _: GitLabClient(URL, transport=gitlab.transport()),
         )
         began, stored = monotonic(), None
         clock = LoopClock()

@@ -26,7 +26,8 @@ def check_config(path: Path, runner: str | None, *, canary: bool = False) -> int
         return report_errors([error], WRONG)
     for line in notes_of(config):
         click.echo(line)
-    looked = max(_looked(partial(_verify, config)), _looked(partial(_look, config)))
+    cells = config.runner.cells.items()
+    looked = max(*(_looked(partial(_verify, *each)) for each in cells), _looked(partial(_look, config)))
     if not canary or looked != SUCCEEDED:
         return looked
     from taskscaler_gitlab.cli._canary import fly_canary  # which needs a server, and more
@@ -50,12 +51,21 @@ def notes_of(config: ServiceConfig) -> list[str]:
     """What of the file is not as one might think, a line each."""
     ignored = [f"ignored: {key} means nothing here" for key in config.ignored]
     unsupported = [f"note: {sentence}" for sentence in config.unsupported]
+    cells = [f"cells: {sentence}" for sentence in _cells(config.runner)]
     sidecars = [f"sidecars: {sentence}" for sentence in _sidecars(config.runner)]
     readable = [
         f"warning: jobs can read {key}, which their sidecar has in a file of theirs; use a role of the instance instead"
         for key in keys_that_jobs_can_read(config.runner)
     ]
-    return [*ignored, *unsupported, *sidecars, *readable]
+    return [*ignored, *unsupported, *cells, *sidecars, *readable]
+
+
+def _cells(runner: RunnerSettings) -> Iterator[str]:
+    """Whose jobs would be run, if there are several GitLabs."""
+    if upstreams := runner.taskscaler.upstreams:
+        total = sum(each.weight for each in upstreams)
+        shares = ", ".join(f"{each.cell} {each.weight / total:.0%}" for each in upstreams)
+        yield f"slots that all of them could use are shared as {shares}"
 
 
 def _sidecars(runner: RunnerSettings) -> Iterator[str]:
@@ -79,9 +89,10 @@ async def _look(config: ServiceConfig) -> str:
     return f"ok: {names} can be opened, with {there} instances; at most {at_once} jobs run at once"
 
 
-async def _verify(config: ServiceConfig) -> str:
-    runner = config.runner
+async def _verify(cell: str, runner: RunnerSettings) -> str:
+    """Ask one GitLab; of several, say which."""
     async with client_of(runner) as client:
         found = await client.verify(runner.token, info=about(runner))
     until = f", until {found.token_expires_at}" if found.token_expires_at else ""
-    return f"ok: {runner.url} knows the runner as number {found.id}{until}"
+    which = f"{cell} ({runner.url})" if cell else runner.url
+    return f"ok: {which} knows the runner as number {found.id}{until}"

@@ -1,22 +1,24 @@
 """``register``, ``unregister`` and ``reset-token``: the runner's place at GitLab, and its entry in the file."""
 
 import json
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any
 
 import anyio
 import click
+from attrs import evolve
 
 from fleeting import ConfigError, PluginNotFound
 from fleeting.cli import FAILED, SUCCEEDED, WRONG, WRONG_FILE, report_errors
+from fleeting.config import did_you_mean
 from fleeting.errors import WrongArguments
 from fleeting.plugins import write_whole
 from gitlab_jobs import GitLabJobsError
 from gitlab_jobs.client import GitLabClient, Registered
 from taskscaler.serve import read_fleet_file
 from taskscaler_gitlab._config import ServiceConfig, read_config
-from taskscaler_gitlab._expiry import keep_token, may_keep
+from taskscaler_gitlab._expiry import keep_alone, keep_token, may_keep, may_keep_alone
 from taskscaler_gitlab._gitlab import about, client_of, said
 from taskscaler_gitlab._settings import EXECUTORS, RunnerSettings
 from taskscaler_gitlab._system_id import system_id
@@ -60,9 +62,9 @@ def register(path: Path, *, url: str, token: str, name: str, executor: str, plug
     return _done(ask, add)
 
 
-def unregister(path: Path, runner: str | None) -> int:
+def unregister(path: Path, runner: str | None, cell: str | None) -> int:
     """Take a runner off GitLab; a runner that was created there loses this machine only. The file stays as it is."""
-    config = _config_of(path, runner)
+    config = _config_of(path, runner, cell)
     if isinstance(config, int):
         return config
     settings, directory = config.runner, directory_of(config, read_fleet_file(path, runner))
@@ -74,13 +76,14 @@ def unregister(path: Path, runner: str | None) -> int:
     return _done(ask, lambda _: f"{settings.url} does not know the runner here any more; its entry in {path} is left")
 
 
-def reset_token(path: Path, runner: str | None) -> int:
-    """Have GitLab replace a runner's token, and put the new one into the file."""
-    config = _config_of(path, runner)
+def reset_token(path: Path, runner: str | None, cell: str | None) -> int:
+    """Have GitLab replace a runner's token, and put the new one into its file."""
+    config = _config_of(path, runner, cell)
     if isinstance(config, int):
         return config
     settings = config.runner
-    if why := may_keep(path, settings.token):
+    alone = next((Path(each.token_file) for each in settings.taskscaler.upstreams if each.cell == cell), None)
+    if why := may_keep(path, settings.token) if alone is None else may_keep_alone(alone):
         return report_errors([WrongArguments(f"the new token could not be kept: {why}; nothing was changed")], WRONG)
 
     async def ask() -> Registered:
@@ -88,8 +91,11 @@ def reset_token(path: Path, runner: str | None) -> int:
             return await client.reset_token(settings.token)
 
     def keep(found: Registered) -> str:
-        keep_token(path, settings.token, found.token)
-        return f"{path} has the new token; a runner that runs takes it over with `taskscaler reload`"
+        if alone is None:
+            keep_token(path, settings.token, found.token)
+        else:
+            keep_alone(alone, found.token)
+        return f"{alone or path} has the new token; a runner that runs takes it over with `taskscaler reload`"
 
     return _done(ask, keep)
 
@@ -101,13 +107,30 @@ def _client(url: str) -> GitLabClient:
         raise WrongArguments(f"--url: {error}") from None
 
 
-def _config_of(path: Path, runner: str | None) -> ServiceConfig | int:
+def _config_of(path: Path, runner: str | None, cell: str | None) -> ServiceConfig | int:
+    """Read the file, with the address and the token of the one GitLab that is meant."""
     try:
         config = read_config(path, runner=runner)
         client_of(config.runner)
-    except (*WRONG_FILE, PluginNotFound) as error:
+        upstreams = {each.cell: each for each in config.runner.taskscaler.upstreams}
+        if cell is None and not upstreams:
+            return config
+        if cell not in upstreams:
+            raise WrongArguments(_no_cell(cell, [*upstreams]))
+    except (*WRONG_FILE, PluginNotFound, WrongArguments) as error:
         return report_errors([error], WRONG)
-    return config
+    its = config.runner.cells[cell]
+    return evolve(config, runner=evolve(config.runner, url=its.url, token=its.token))
+
+
+def _no_cell(cell: str | None, known: Sequence[str]) -> str:
+    if not known:
+        return f"--cell {cell}: the runner has no upstreams; leave the option out"
+    names = ", ".join(known)
+    if cell is None:
+        return f"the runner has several GitLabs; say which with --cell: {names}"
+    hint = did_you_mean(cell, known)
+    return f"--cell {cell}: expected one of {names}; {hint or 'name one of them'}"
 
 
 def _done(ask: Callable[[], Coroutine[Any, Any, Any]], then: Callable[[Any], str]) -> int:

@@ -1,6 +1,6 @@
 """All jobs of a runner that sidecars run: where their calls come in, and what they share."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from hashlib import sha256
 from pathlib import Path
@@ -38,8 +38,8 @@ class Relays:
     directory: Path
     """Where the runner notes down its jobs."""
 
-    origin: str
-    """Stands for the runner at its GitLab: 12 hexadecimal digits."""
+    origins: Mapping[str, RunnerSettings]
+    """Stand for the runner at its GitLabs, 12 hexadecimal digits for each, with the settings there."""
 
     is_kept: bool
     """Whether the fleet's state outlives the process."""
@@ -94,20 +94,26 @@ class Relays:
         except TaskscalerError:  # one of them stands for nothing
             return False
 
-    def resume(self, shop: Shop, say: Callable[[str], object]) -> Iterator[RelayWork]:
-        """Go on with the jobs that an earlier process has left; says which cannot be continued, and why."""
+    def resume(self, shops: Mapping[str, Shop], say: Callable[[str], object]) -> Iterator[RelayWork]:
+        """Go on with the jobs that an earlier process has left; says which cannot be continued, and why.
+
+        Args:
+            shops: What jobs share, by `origins`.
+            say: Prints a line.
+        """
         for directory, record in self._left:
             if isinstance(record, str):
                 why = f"what was noted down of it cannot be read ({record})"
-            elif record.prefix != self.origin:
-                why = f"it is from another GitLab than {self.settings.url}, or was taken by another runner"
+            elif record.prefix not in self.origins:
+                urls = " and ".join(each.url for each in self.origins.values())
+                why = f"it is from another GitLab than {urls}, or was taken by another runner"
             else:
                 if record.listen in self._elsewhere:
                     say(
                         f"note: the job {record.job} is reported at {record.listen}, as it was started; this program"
                         " listens there until it is over"
                     )
-                work = self._work(shop, directory, record)
+                work = self._work(shops[record.prefix], directory, record)
                 self._resumed.append(work)
                 yield work
                 continue
@@ -133,8 +139,11 @@ class Relays:
     async def _cleared(self, lease: Lease) -> str:
         async with lease.dial() as connection:
             detached = detaching(connection)  # first: where nothing outlives a connection, there may be no /bin/sh
-            place = await self.sidecars.locate(connection, lease.instance, f"{self.origin}-{lease.slot}")
-            return "its sidecar was killed" if await end_leftovers(detached, place) else ""
+            killed = False
+            for origin in self.origins:
+                place = await self.sidecars.locate(connection, lease.instance, f"{origin}-{lease.slot}")
+                killed = await end_leftovers(detached, place) or killed
+            return "its sidecar was killed" if killed else ""
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[None]:
@@ -160,19 +169,19 @@ class Relays:
 
         return over
 
-    def directory_of(self, job: int, key: str) -> DeliveryDirectory:
+    def directory_of(self, origin: str, job: int, key: str) -> DeliveryDirectory:
         """Where a job is noted down."""
-        return DeliveryDirectory.of(self.directory / "deliveries", self.origin, job, key)
+        return DeliveryDirectory.of(self.directory / "deliveries", origin, job, key)
 
-    def take(self, shop: Shop, job: Job, key: str, now: float) -> RelayWork:
+    def take(self, shop: Shop, job: Job, key: str, *, origin: str, now: float) -> RelayWork:
         """Note down a job that was just handed out; blocks.
 
         Raises:
             OSError: It cannot be noted down.
         """
         keeps_token = self.settings.taskscaler.keep_job_tokens
-        record = record_of(job, key=key, prefix=self.origin, now=now, keeps_token=keeps_token)
-        directory = self.directory_of(job.id, key)
+        record = record_of(job, key=key, prefix=origin, now=now, keeps_token=keeps_token)
+        directory = self.directory_of(origin, job.id, key)
         directory.note(record)
         return self._work(shop, directory, record, job)
 
@@ -209,7 +218,7 @@ class Relays:
         if kept is not None:
             await to_thread.run_sync(self.about.keep, kept)
 
-    def secret(self, slot: int) -> str:
+    def secret(self, settings: RunnerSettings, slot: int) -> str:
         """See `Desk.secret`."""
-        whose = sha256(f"{self.settings.url} {shorten(self.settings.token)} {slot}".encode()).hexdigest()
+        whose = sha256(f"{settings.url} {shorten(settings.token)} {slot}".encode()).hexdigest()
         return f"glrt-{whose[:_SHOWN]}{token_hex(16)}"

@@ -18,6 +18,7 @@ from gitlab_jobs.client import Reporting, reporting
 from taskscaler import Lease, LeaseLost, NoCapacity, Taskscaler
 from taskscaler.tracing import SpanContext, Trace, read_context
 from taskscaler_gitlab._names_of_traces import brings_context
+from taskscaler_gitlab._settings import RunnerSettings
 from taskscaler_gitlab._traces import followed_try
 from taskscaler_gitlab._work import Shop
 from taskscaler_gitlab.relay import _sidecar, _upstream
@@ -80,8 +81,8 @@ class Desk(Protocol):
         """Take what a sidecar says about itself."""
         ...
 
-    def secret(self, slot: int) -> str:
-        """Make a token for one sidecar, which begins as those of the same slot do."""
+    def secret(self, settings: RunnerSettings, slot: int) -> str:
+        """Make a token for one sidecar, which begins as those of the same slot do for jobs of the same GitLab."""
         ...
 
 
@@ -445,6 +446,7 @@ class RelayWork:
         async def acquire() -> None:
             key, place, scaler = self.relay.record.key, self._queue_place, self.shop.scaler
             try:
+                await self.shop.admitted(key)
                 found.append(await scaler.acquire_lease(key, persistent=self.shop.outlives, place=place))
             except NoCapacity as error:
                 why = f"there was no instance for it in time ({one_line(str(error))})"
@@ -565,7 +567,7 @@ class RelayWork:
         """Start the sidecar, unless it is not wanted any more."""
         if self._report is None:
             raise RuntimeError("a job without its description is being started")
-        delivery, secret = token_hex(16), self.desk.secret(lease.slot)
+        delivery, secret = token_hex(16), self.desk.secret(self.shop.settings, lease.slot)
         actions = await self._tell(lambda relay: relay.starts(delivery, hashed(secret), way.port, way.listen))
         if Action.START not in actions:
             return False
