@@ -220,6 +220,21 @@ def test_a_line_that_makes_no_sense_is_named(results: Results, line: bytes) -> N
         EventLog.reopen(results)
 
 
+def test_no_line_is_unfolded_without_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A line may be so long and have so many values: a few bytes of each become seventy."""
+    many = b'{"at": 1, "event": "none", "of": [' + b"[]," * 3000 + b"[]]}\n"
+    assert read_events(write(tmp_path / "log", many)) == []
+    monkeypatch.setattr("taskscaler.batch._events.MOST_VALUES", 6000)
+    with pytest.raises(RecordUnreadable, match="line 2 has more than 6,000 values, as no event has"):
+        read_events(write(tmp_path / "log", many))
+    monkeypatch.setattr("taskscaler.batch._events.LONGEST_LINE", 1 << 20)
+    with pytest.raises(RecordUnreadable, match="line 2 is longer than 1 MiB, as no event is"):
+        read_events(write(tmp_path / "log", b" " * (1 << 20)))
+    deep = b'{"event": ' + b"[" * 5000 + b"\n"
+    with pytest.raises(RecordUnreadable, match="line 2 is not a valid event"):
+        read_events(write(tmp_path / "log", deep))
+
+
 @pytest.mark.parametrize(
     ("written", "message"),
     [

@@ -4,9 +4,9 @@ import gzip
 import json
 import os
 import re
+import tracemalloc
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -57,6 +57,7 @@ def test_tables(tmp_path: Path, text: str, columns: str) -> None:
         "submit_time_ms,duration\n0,60\n3600000,60\n",
         "submit_min,start_ms,end_ms\n0,0,60000\n60,0,60000\n",
         "submit_h,Duration (min)\n0,1\n1,1\n",
+        "submit_us,duration_ns\n0,6e10\n3600000000,60000000000\n",
     ],
 )
 def test_units_in_names(tmp_path: Path, text: str) -> None:
@@ -64,6 +65,13 @@ def test_units_in_names(tmp_path: Path, text: str) -> None:
     (tmp_path / "trace.csv").write_text(text)
     jobs = read_trace(tmp_path / "trace.csv").jobs
     assert (jobs.submits.tolist(), jobs.durations.tolist()) == ([0, 3600], [60, 60])
+
+
+def test_seconds_that_look_like_a_date(tmp_path: Path) -> None:
+    """They are seconds if the first are, or the column's name says so."""
+    for text in ("submit,duration\n20240000,1\n20240131,1\n", "submit_s,duration\n20240101,1\n20240131,1\n"):
+        (tmp_path / "trace.csv").write_text(text)
+        assert read_trace(tmp_path / "trace.csv").jobs.submits.tolist()[1] == 20240131
 
 
 def test_compressed_and_unfinished(tmp_path: Path) -> None:
@@ -98,6 +106,9 @@ def test_compressed_and_unfinished(tmp_path: Path) -> None:
         ("submit,start,end\n1,5,3\n", "line 2: the time from its start to its end is -2 s"),
         ("submit,submit,duration\n1,100,7\n", "column 'submit' is there 2 times; rename one"),
         ("submit,duration\n0,1\n1700000000,1\n", "covers 19675d22h, expected at most five years"),
+        ("submit,duration\n20240131,1\n", "submit is '20240131', which may be 2024-01-31 or a number of seconds"),
+        ("submit,duration\n202401310930,1\n", "as 2024-01-31T09:30:00Z, or name a column of seconds submit_s"),
+        ("submit,start,end\n1,20240131,20240201\n", "line 2: start is '20240131', which may be 2024-01-31"),
         ('submit,duration\n"1,2\n', "line 2: unexpected end of data"),
         ("submit,duration\n1,\x002\n", "line 2: it is not text: there are zero bytes in it"),
         ("submit,duration\n1," + "2" * 70_000, "line 2: it is longer than 64 KiB"),
@@ -127,7 +138,7 @@ def test_wrong_columns(tmp_path: Path) -> None:
 def test_any_bytes(tmp_path_factory: pytest.TempPathFactory, content: bytes) -> None:
     """Whatever stands in a file is a trace or one error."""
     path = tmp_path_factory.getbasetemp() / "any.csv"
-    for begin in (b"", b"submit,duration\n", b"[", b"PAR1", b"submit,duration\n1,2\n"):
+    for begin in (b"", b"submit,duration\n", b"[", b"submit,duration\n1,2\n"):
         path.write_bytes(begin + content)
         with suppress(TraceUnreadable):
             assert len(read_trace(path).jobs)
@@ -199,51 +210,38 @@ def test_no_trace_is_too_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert len(read(tmp_path / "trace.csv", "submit,duration\n1,2\n1,2\n1,2\n")) == 3
     with pytest.raises(TraceUnreadable, match="line 5: there are more than 3"):
         read(tmp_path / "trace.csv", "submit,duration\n1,2\n1,\n1,2\n1,2\n")
-    monkeypatch.setattr("taskscaler.simulation._gitlab_jobs.MOST_BYTES", 10)
-    with pytest.raises(TraceUnreadable, match="make CSV of it"):
-        read(tmp_path / "jobs.json", json.dumps([gitlab_job()]))
+    with pytest.raises(TraceUnreadable, match="job 4: there are more than 3 jobs"):
+        read(tmp_path / "jobs.json", json.dumps([gitlab_job()] * 4))
 
 
-def test_parquet(tmp_path: Path) -> None:
-    """It has times and durations of its own kinds; all else is as with CSV, with rows for lines."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    path = tmp_path / "trace.parquet"
-    at = datetime.fromtimestamp(AT, UTC)
-    table = {
-        "submit": [at + timedelta(seconds=5), at, at],
-        "took": [timedelta(seconds=7.5), timedelta(seconds=30), None],
-        "user": ["a", "b", "c"],
-    }
-    pq.write_table(pa.table(table), path)
-    trace = read_trace(path, {"duration": "took"})
-    assert columns_of(trace.jobs) == [(0, 30), (5, 7.5)]
-    assert trace.notes[1] == "columns that were not used: user"
-    pq.write_table(pa.table({"submit": [AT, AT + 5], "duration_ms": [30_000, -1]}), path)
-    with pytest.raises(TraceUnreadable, match=r"row 2: duration_ms is -0\.001 s"):
-        read_trace(path)
-    path.write_bytes(path.read_bytes()[:-20])
-    with pytest.raises(TraceUnreadable, match="is damaged"):
-        read_trace(path)
+@pytest.mark.parametrize("begin", ["[", '{"a": [', '[{"started_at": "', f"[{json.dumps(gitlab_job())}, "])
+def test_no_object_is_unfolded_that_is_too_large(tmp_path: Path, begin: str) -> None:
+    """A few bytes each become a list: what one job may take is bounded, and so is the whole."""
+    path = tmp_path / "jobs.json"
+    path.write_text(begin + ("x" * 20_000_000 if begin.endswith('"') else "[" + "[],\n" * 5_000_000))
+    tracemalloc.start()
+    try:
+        with pytest.raises(TraceUnreadable, match="line 1: a job of more than 1 MiB, or a text without its end"):
+            read_trace(path)
+        assert tracemalloc.get_traced_memory()[1] < 80 << 20
+    finally:
+        tracemalloc.stop()
 
 
-def test_hostile_parquet(tmp_path: Path) -> None:
-    """Of two columns of one name neither is taken, and what stands for gigabytes is not unfolded."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    path = tmp_path / "trace.parquet"
-    twice = pa.table([[1.0], [100.0], [7.0]], names=["submit_time", "submit_time", "duration"])
-    pq.write_table(twice, path)
-    with pytest.raises(TraceUnreadable, match="column 'submit_time' is there 2 times"):
-        read_trace(path)
-    pq.write_table(pa.table({"submit": ["2" * 400_000] * 50, "duration": [1.0] * 50}), path)
-    with pytest.raises(TraceUnreadable, match="a cell is longer than 1000 bytes"):
-        read_trace(path)
-    pq.write_table(pa.table({"submit": [ISO, None], "duration": ["30s", "1s"]}), path)
-    with pytest.raises(TraceUnreadable, match="row 2: submit is empty"):
-        read_trace(path)
+@given(st.lists(st.sampled_from(["[", "]", ",", "{", "}", '"a"', ":", " ", "\n", "1", "tr", "ue", '"', "\\", "\\u12"])))
+def test_a_list_that_is_read_piece_by_piece(tmp_path_factory: pytest.TempPathFactory, pieces: list[str]) -> None:
+    """It is one list to whom reads it whole, or the same mistake."""
+    path = tmp_path_factory.getbasetemp() / "pieces.json"
+    path.write_text("[" + json.dumps(gitlab_job()) + "".join(pieces))
+    said = []
+    for block in (1, 7, 1 << 18):
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr("taskscaler.simulation._gitlab_jobs.BLOCK", block)
+            try:
+                said.append(str(len(read_trace(path).jobs)))
+            except TraceUnreadable as error:
+                said.append(str(error))
+    assert len(set(said)) == 1
 
 
 def test_pipes_and_renamed_logs(tmp_path: Path) -> None:

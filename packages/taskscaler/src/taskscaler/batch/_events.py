@@ -20,7 +20,7 @@ The first line is no event. It says what the file is, and which version of it.
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import IO, TYPE_CHECKING, Any, Self
 
 from attrs import asdict, field, fields_dict, frozen
 
@@ -330,9 +330,22 @@ def read_events(path: Path) -> list[RecordedEvent]:
         raise RecordUnreadable(f"{path} cannot be used: {error}") from error
 
 
-def whole_lines(lines: Iterable[bytes]) -> Iterator[bytes]:
-    """Leave out a last line without its end."""
-    return (line for line in lines if line.endswith(b"\n"))
+LONGEST_LINE = 512 << 20
+"""Bytes. The longest names all jobs of a batch."""
+
+MOST_VALUES = 16_000_000
+"""In one line: a million jobs, none of which is like another, have fewer. Each takes some 70 bytes once it is read."""
+
+
+def whole_lines(file: IO[bytes]) -> Iterator[bytes]:
+    """Read the lines of a log; leave out a last one without its end. Raises RecordUnreadable if one is too long."""
+    number = 0
+    while line := file.readline(LONGEST_LINE):
+        number += 1
+        if line.endswith(b"\n"):
+            yield line
+        elif len(line) == LONGEST_LINE:
+            raise RecordUnreadable(f"line {number} is longer than {LONGEST_LINE >> 20} MiB, as no event is")
 
 
 def parse(lines: Iterable[bytes]) -> Iterator[RecordedEvent]:
@@ -345,11 +358,13 @@ def parse(lines: Iterable[bytes]) -> Iterator[RecordedEvent]:
     _, first = next(numbered, (1, b""))
     _check_header(first)
     for number, line in numbered:
+        if line.count(b",") + line.count(b"[") + line.count(b"{") > MOST_VALUES:
+            raise RecordUnreadable(f"line {number} has more than {MOST_VALUES:,} values, as no event has")
         try:
             data = json.loads(line)
             read = _READERS.get(data["event"])
             event = None if read is None else read(data)
-        except (ValueError, TypeError, LookupError, AttributeError) as error:
+        except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
             raise RecordUnreadable(f"line {number} is not a valid event") from error
         if event is not None:  # else a later release's, of which we need not know
             yield event

@@ -60,15 +60,22 @@ _NAMES: Mapping[Part, Sequence[str]] = {
 """The better known first: of several columns, that is taken whose name stands earlier."""
 
 _UNITS: Mapping[str, float] = {
+    **dict.fromkeys(("ns", "nanos", "nanoseconds"), 1e-9),
+    **dict.fromkeys(("us", "usec", "micros", "microseconds"), 1e-6),
     **dict.fromkeys(("ms", "msec", "millis", "milliseconds"), 0.001),
     **dict.fromkeys(("s", "sec", "secs", "seconds"), 1.0),
     **dict.fromkeys(("min", "mins", "minutes"), 60.0),
     **dict.fromkeys(("h", "hours"), 3600.0),
+    **dict.fromkeys(("d", "days"), 86400.0),
 }
 """Seconds; a column's name may end in one."""
 
 _CLOCK = re.compile(r"(?:(\d+)-)?(\d+):(\d{2}):(\d{2}(?:\.\d+)?)")
 """As Slurm writes how long something ran: days, hours, minutes, seconds."""
+
+_DATES: Mapping[int, str] = {8: "%Y%m%d", 12: "%Y%m%d%H%M"}
+"""By their digits: dates that are written as numbers, and are numbers of seconds or milliseconds, too. With 14
+they are too late to be that."""
 
 EXAMPLE = "--columns submit=NAME,duration=NAME"
 
@@ -93,6 +100,19 @@ class Columns:
     end: Column | None
     unused: tuple[str, ...]
     """Names of all other columns."""
+
+    def check_first(self, cells: Sequence[object]) -> None:
+        """See that times of the first row are no dates without their dashes. Raises ValueError with what to do.
+
+        One of many numbers of seconds may look like a date; if the first does, all do.
+        """
+        for column in filter(None, (self.submit, self.start, self.end)):
+            cell = cells[column.index] if column.index < len(cells) else None
+            if column.unit is None and (date := _as_date(cell)) is not None:
+                raise ValueError(
+                    f"{column.name} is {_shown(cell)}, which may be {date:%Y-%m-%d} or a number of seconds; write dates"
+                    f" as {date:%Y-%m-%dT%H:%M:%SZ}, or name a column of seconds {column.name}_s"
+                )
 
     def job(self, cells: Sequence[object]) -> tuple[float, float] | None:
         """Read one job; None: it never ran, or runs still. Raises ValueError with what is wrong."""
@@ -235,6 +255,18 @@ def read_time(cell: object, unit: float | None = None) -> float:
     if not -LATEST <= number <= LATEST:
         raise ValueError(TIME)
     return round(number, 6)
+
+
+def _as_date(cell: object) -> datetime | None:
+    """The date that a number looks like, if it is of these years."""
+    digits = str(cell).strip()
+    form = _DATES.get(len(digits))
+    if form is None or isinstance(cell, float) or not digits.isdecimal() or not digits.startswith(("19", "20")):
+        return None
+    try:
+        return datetime.strptime(digits, form)  # noqa: DTZ007  (of no zone)
+    except ValueError:
+        return None
 
 
 TIME = "a time such as 2026-11-27T09:00:00Z, or seconds or milliseconds since the epoch"

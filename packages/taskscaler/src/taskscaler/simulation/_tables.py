@@ -1,14 +1,14 @@
-"""Traces that are tables: CSV, and Parquet where pyarrow is installed. Bounded, and read row by row."""
+"""Traces that are CSV: bounded, and read row by row. What all kinds of traces are gathered in."""
 
 import csv
 import gzip
 import zlib
 from array import array
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from io import BufferedReader
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 from attrs import define, field
 
@@ -18,18 +18,8 @@ from taskscaler.simulation._cells import FEW, Columns, find_columns
 from taskscaler.simulation._jobs import Jobs
 from taskscaler.simulation._synthetic import MOST_JOBS
 
-if TYPE_CHECKING:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
 LONGEST_LINE = 64 * 1024
 """Bytes."""
-
-LONGEST_CELL = 1000
-"""Bytes of a text in Parquet."""
-
-BATCH = 50_000
-"""Rows that are read at once."""
 
 
 @define
@@ -41,9 +31,14 @@ class Gathered:
     without: int = 0
     """Rows of jobs that never ran, or run still."""
 
+    @property
+    def count(self) -> int:
+        """Rows that were taken so far."""
+        return len(self.submits) + self.without
+
     def add(self, job: tuple[float, float] | None) -> None:
         """Take one; raises ValueError if there are too many."""
-        if len(self.submits) + self.without >= MOST_JOBS:
+        if self.count >= MOST_JOBS:
             raise ValueError(f"there are more than {MOST_JOBS} jobs")
         if job is None:
             self.without += 1
@@ -81,6 +76,8 @@ def read_csv(path: Path, given: Mapping[str, str]) -> tuple[Jobs, list[str]]:
             columns = find_columns(names, given)
             for cells in rows:
                 if cells:
+                    if not gathered.count:
+                        columns.check_first(cells)
                     gathered.add(columns.job(cells))
             return gathered.jobs(), [*gathered.notes(), *unused(columns)]
         except (ValueError, csv.Error) as error:
@@ -129,53 +126,3 @@ def unused(columns: Columns) -> list[str]:
     """Name the columns that were not used."""
     names = columns.unused
     return [f"columns that were not used: {enumerated(names, most=FEW)}"] if names else []
-
-
-def read_parquet(path: Path, given: Mapping[str, str]) -> tuple[Jobs, list[str]]:
-    """Read Parquet; returns and raises as `read_csv`, with the row."""
-    try:
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-    except ImportError as error:
-        raise TraceUnreadable(
-            f"{path} needs pyarrow; pip install 'taskscaler[parquet]', or export it as CSV"
-        ) from error
-    gathered, number = Gathered(), 0
-    try:
-        with pq.ParquetFile(path) as file:
-            schema = file.schema_arrow
-        names = [str(name) for name in schema.names]
-        columns = find_columns(names, given)
-        wanted = [each.name for each in (columns.submit, columns.duration, columns.start, columns.end) if each]
-        texts = [name for name in wanted if pa.types.is_string(schema.field(name).type)]
-        with pq.ParquetFile(path, read_dictionary=texts) as file:  # else a few bytes may stand for gigabytes
-            for row in _parquet_rows(file, wanted, names):
-                number += 1
-                gathered.add(columns.job(row))
-    except TraceUnreadable as error:
-        raise TraceUnreadable(f"{path}: {error}") from error
-    except pa.ArrowException as error:
-        raise TraceUnreadable(f"{path} is damaged: {str(error).splitlines()[0]}; copy it again") from error
-    except ValueError as error:
-        raise TraceUnreadable(f"{path}, row {number}: {error}; correct it, or leave it out") from error
-    return gathered.jobs(), [*gathered.notes(), *unused(columns)]
-
-
-def _parquet_rows(file: "pq.ParquetFile", wanted: Sequence[str], names: Sequence[str]) -> Iterator[list[object]]:
-    """Rows with the cells of those columns, in the places that they have among all."""
-    places = [names.index(name) for name in wanted]
-    for batch in file.iter_batches(batch_size=BATCH, columns=[*wanted]):
-        found = [_cells_of(batch.column(batch.schema.get_field_index(name))) for name in wanted]
-        for cells in zip(*found, strict=True):
-            row: list[object] = [None] * len(names)
-            for place, cell in zip(places, cells, strict=True):
-                row[place] = cell
-            yield row
-
-
-def _cells_of(column: "pa.Array") -> list[object]:
-    """The cells of a column. Raises ValueError if a text is too long, before each of its rows has a copy of it."""
-    texts = getattr(column, "dictionary", None)
-    if texts is not None and any(len(text.as_buffer() or b"") > LONGEST_CELL for text in texts if text.is_valid):
-        raise ValueError(f"a cell is longer than {LONGEST_CELL} bytes")
-    return list(column.to_pylist())

@@ -13,9 +13,10 @@ from taskscaler._errors import TraceUnreadable
 from taskscaler.batch import Results
 from taskscaler.simulation._gitlab_jobs import read_gitlab_jobs
 from taskscaler.simulation._jobs import Jobs
+from taskscaler.simulation._parquet import read_parquet
 from taskscaler.simulation._recorded import read_results
 from taskscaler.simulation._synthetic import LONGEST
-from taskscaler.simulation._tables import read_csv, read_parquet
+from taskscaler.simulation._tables import read_csv
 
 LOOKED_AT = 4096
 """Bytes at the begin of a file that show what it is."""
