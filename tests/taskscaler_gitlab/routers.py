@@ -10,7 +10,7 @@ from gitlab_jobs import Job, JobInfo, mint_routable
 from gitlab_jobs.client import info
 from gitlab_jobs.testing import FakeGitLab
 from taskscaler_gitlab.cells._serve import Serving, routing
-from taskscaler_gitlab.cells._settings import CellSettings, RouterFile, RouterSettings
+from taskscaler_gitlab.cells._settings import CellSettings, RegistrationSettings, RouterFile, RouterSettings
 from tests.gitlab_jobs.serving import served
 
 ABOUT = info("refspecs", "artifacts", "cancel_gracefully")
@@ -35,6 +35,11 @@ class Cells:
     here: Path
     hold: float = 50.0
     tls_ca_file: str = ""
+    registration: RegistrationSettings | None = None
+    registration_token: str = ""
+    token: str = ""
+    """Of the runner whose jobs runners get that register with the router."""
+
     settings: RouterSettings = field(init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -44,8 +49,13 @@ class Cells:
     @property
     def file(self) -> RouterFile:
         """What a file would say."""
-        cells = {each: CellSettings(url=url, tls_ca_file=self.tls_ca_file) for each, url in self.urls.items()}
-        return RouterFile(cells=cells, router=self.settings)
+        return RouterFile(
+            cells={each: CellSettings(url=url, tls_ca_file=self.tls_ca_file) for each, url in self.urls.items()},
+            router=self.settings,
+            registration=self.registration,
+            tokens=dict.fromkeys(self.urls, self.token) if self.token else {},
+            registration_token=self.registration_token,
+        )
 
     @asynccontextmanager
     async def routed(self, *, state: str = "router") -> AsyncIterator[Serving]:

@@ -2,7 +2,7 @@
 
 import json
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from http import HTTPStatus
 from typing import Any
@@ -40,8 +40,34 @@ AWAY = Answer(
     HTTPStatus.BAD_GATEWAY, {"content-type": "application/json"}, b'{"message":"502 no cell answers at the moment"}'
 )
 _LONGEST_PAUSE = 60.0
+_TOKENS = ("runner-token", "private-token", "job-token", "authorization")
 
 log = logging.getLogger("taskscaler.gitlab")
+
+
+@define(eq=False)
+class Line:
+    """The connection on which a runner waits."""
+
+    gone: Callable[[], Awaitable[object]]
+    """Waits for the runner to hang up."""
+
+    answered: anyio.CancelScope = field(factory=anyio.CancelScope, init=False)
+    polled: "Polled | None" = field(default=None, init=False)
+    is_gone: bool = field(default=False, init=False)
+    _hang_up: Callable[[], object] | None = field(default=None, init=False)
+
+    def on_gone(self, do: Callable[[], object]) -> None:
+        """Do this, and nothing that was to be done before, when the runner hangs up."""
+        self._hang_up = do
+        if self.is_gone:
+            do()
+
+    def hang_up(self) -> None:
+        """The runner has hung up."""
+        self.is_gone = True
+        if self._hang_up is not None:
+            self._hang_up()
 
 
 @frozen(kw_only=True)
@@ -51,8 +77,11 @@ class Poll:
     runner: bytes
     """Stands for its token and its system."""
 
+    line: Line
     headers: Mapping[str, str]
     body: Mapping[str, Any]
+    tokens: Mapping[str, str] | None = field(default=None, repr=False)
+    """The tokens to ask the cells with, by their names; None: the runner's own."""
 
     @property
     def is_two_phase(self) -> bool:
@@ -61,9 +90,18 @@ class Poll:
         features = info.get("features") if isinstance(info, Mapping) else None
         return isinstance(features, Mapping) and features.get("two_phase_job_commit") is True
 
-    def content(self, ticket: str | None) -> bytes:
-        """Its body, with a cell's own ticket or none."""
+    def headers_for(self, cell: str) -> Mapping[str, str]:
+        """Its headers, with the token for a cell."""
+        if self.tokens is None:
+            return self.headers
+        kept = {name: value for name, value in self.headers.items() if name not in _TOKENS}
+        return {**kept, "runner-token": self.tokens[cell]}
+
+    def content(self, cell: str, ticket: str | None) -> bytes:
+        """Its body, with a cell's own ticket or none, and with the token for it."""
         body = {key: value for key, value in self.body.items() if key != "last_update"}
+        if self.tokens is not None:
+            body["token"] = self.tokens[cell]
         if ticket:
             body["last_update"] = ticket
         return json.dumps(body, separators=(",", ":")).encode()
@@ -107,31 +145,17 @@ class Polls:
         if self._closing.is_set():
             return Polled(answer=NOTHING)
         alone = _Alone(cell.held())
-        self._tasks.start_soon(self._asked_alone, poll, cell, ticket, alone)
-        try:
-            with self._waiting_for_kept(poll, alone):
-                await alone.woken.wait()
-                if not alone.is_over and (kept := await self.taken(poll)) is not None:
-                    alone.give_up()
-                    return kept
-                await alone.over.wait()
-        except BaseException:
-            alone.give_up()
-            if alone.is_over:
-                self._tasks.start_soon(self._keep_if_job, poll, cell.name, alone.answer)
-            raise
-        answer = alone.answer
+        poll.line.on_gone(alone.give_up)
+        with self._waiting_for_kept(poll, alone):
+            answer = await self._ask(alone.held, cell, poll, ticket or None)
+        if not alone.is_wanted:
+            await self._keep_if_job(poll, cell.name, answer)
+            kept = None if poll.line.is_gone else await self.taken(poll)
+            return Polled(answer=NOTHING) if kept is None else kept
         if answer is None:
             return Polled(answer=NOTHING if self._closing.is_set() else AWAY)
         self._remember(cell.name, answer)
         return Polled(answer=answer, cell=cell.name, known={cell.name: answer.headers.get(TICKET, ticket)})
-
-    async def _asked_alone(self, poll: Poll, cell: Cell, ticket: str, alone: "_Alone") -> None:
-        alone.answer = await self._ask(alone.held, cell, poll, ticket or None)
-        alone.over.set()
-        alone.wake()
-        if not alone.is_wanted:
-            await self._keep_if_job(poll, cell.name, alone.answer)
 
     async def at_several(self, poll: Poll, names: Sequence[str], tickets: Mapping[str, str]) -> Polled:
         """Ask several cells, and answer with the first job, or that there is none."""
@@ -141,15 +165,41 @@ class Polls:
         order = in_order(names, self._turns, [each for each in names if self.cells[each].is_away])
         live = _Live(Round(order, anyio.current_time() + self.hold, tickets))
         self._rounds[id(live)] = live
+        poll.line.on_gone(live.wake)
         try:
-            return await self._run(poll, live)
-        except BaseException:
-            self._act(poll, live, live.round.abandon())
-            if live.polled is not None and live.polled.cell is not None:
-                self._tasks.start_soon(self._keep_if_job, poll, live.polled.cell, live.polled.answer)
-            raise
+            with self._waiting_for_kept(poll, live):
+                return await self._run(poll, live)
         finally:
             del self._rounds[id(live)]
+
+    async def for_line(self, poll: Poll, ask: Callable[[], Awaitable[Polled]]) -> Polled | None:
+        """Have a request answered while its line is open; None: the runner has hung up.
+
+        In a task of its own, which is not cancelled: what a cell has begun to answer is heard to its end.
+        """
+        line = poll.line
+
+        async def answer() -> None:
+            try:
+                line.polled = await ask()
+            except Exception:
+                log.exception("asking_failed")
+                line.polled = Polled(answer=AWAY)
+            finally:
+                line.answered.cancel()
+            if line.is_gone and line.polled.cell is not None:
+                await self._keep_if_job(poll, line.polled.cell, line.polled.answer)
+
+        self._tasks.start_soon(answer)
+        try:
+            with line.answered:
+                await line.gone()
+        finally:
+            if not line.answered.cancelled_caught:  # the runner has hung up, or we end
+                line.hang_up()
+                if line.polled is not None and line.polled.cell is not None:
+                    self._tasks.start_soon(self._keep_if_job, poll, line.polled.cell, line.polled.answer)
+        return None if line.is_gone else line.polled
 
     def close(self) -> None:
         """Have everybody answered that there is nothing, and no cell hand out a job any more."""
@@ -168,15 +218,12 @@ class Polls:
     # --- several cells --------------------------------------------------------------------------------------------
 
     async def _run(self, poll: Poll, live: "_Live") -> Polled:
-        with self._waiting_for_kept(poll, live):
-            return await self._until_polled(poll, live)
-
-    async def _until_polled(self, poll: Poll, live: "_Live") -> Polled:
         self._act(poll, live, live.round.look(anyio.current_time()))
         while live.polled is None:
-            if (kept := await self.taken(poll)) is not None:
+            kept = None if poll.line.is_gone else await self.taken(poll)
+            if kept is not None or poll.line.is_gone:
                 self._act(poll, live, live.round.abandon())
-                return kept
+                return kept or Polled(answer=NOTHING)
             woken, wake = live.woken, live.round.wake
             with anyio.move_on_at(wake if wake is not None else anyio.current_time() + CALL):
                 await woken.wait()
@@ -232,7 +279,7 @@ class Polls:
     async def _ask(self, held: Held, cell: Cell, poll: Poll, ticket: str | None) -> Answer | None:
         self._open.add(held)
         try:
-            answer = await held.ask(PATH, poll.headers, poll.content(ticket))
+            answer = await held.ask(PATH, poll.headers_for(cell.name), poll.content(cell.name, ticket))
         except CellAway as error:
             if not held.is_hung_up:
                 cell.note(answers=False)
@@ -339,21 +386,11 @@ class _Alone:
     """A request to the only cell that is asked."""
 
     held: Held
-    over: anyio.Event = field(factory=anyio.Event, init=False)
-    woken: anyio.Event = field(factory=anyio.Event, init=False)
-    """Set when it is over, or a job is kept for its runner."""
-
-    answer: Answer | None = field(default=None, init=False)
     is_wanted: bool = field(default=True, init=False)
 
-    @property
-    def is_over(self) -> bool:
-        """Whether its answer is here."""
-        return self.over.is_set()
-
     def wake(self) -> None:
-        """Have it looked at."""
-        self.woken.set()
+        """A job is kept for its runner."""
+        self.give_up()
 
     def give_up(self) -> None:
         """Want no answer any more."""

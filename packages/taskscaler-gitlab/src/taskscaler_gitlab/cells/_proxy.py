@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing, contextmanager
 from datetime import UTC, datetime
+from functools import partial
 from http import HTTPStatus
 from typing import Any
 
@@ -24,11 +25,12 @@ from starlette.types import Receive, Scope, Send
 from fleeting.plugins import one_line
 from gitlab_jobs import GitLabJobsError
 from gitlab_jobs.client import Passing
-from gitlab_jobs.coordinator import MAX_BODY, body_of, job_token, object_in, refuse, runner_token
+from gitlab_jobs.coordinator import MAX_BODY, Reply, body_of, job_token, object_in, refuse, runner_token
 from taskscaler_gitlab.cells._cells import CALL, TRANSFER, Cell
 from taskscaler_gitlab.cells._headers import to_cell, to_runner
 from taskscaler_gitlab.cells._held import Answer
-from taskscaler_gitlab.cells._polls import Poll, Polled, Polls
+from taskscaler_gitlab.cells._polls import AWAY, Line, Poll, Polled, Polls
+from taskscaler_gitlab.cells._registered import RegisteredRunners
 from taskscaler_gitlab.cells._route import SURVEY, Memory, hashed, hint, in_order, is_away, is_foreign
 from taskscaler_gitlab.cells._tickets import Ticket, Tickets
 from taskscaler_gitlab.relay._routes import gathered
@@ -54,6 +56,9 @@ class Router:
     polls: Polls
     jobs: Memory[bytes, str]
     runners: Memory[bytes, Ticket]
+    registered: RegisteredRunners | None = None
+    """Those that have registered with us; None: none can."""
+
     wall: Callable[[], float] = field(default=lambda: datetime.now(tz=UTC).timestamp())
     """Seconds since 1970: tickets outlive the process."""
 
@@ -107,17 +112,26 @@ class Router:
         token, system = runner_token(request, body), body.get("system_id")
         runner = hashed(token, system if isinstance(system, str) else "")
         headers = to_cell(request.headers.items(), _client(request), is_streamed=False)
-        poll = Poll(runner=runner, headers=headers, body=body)
-        polled: Polled | None = None
-        try:
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(_end_with, request.receive, tasks)
-                polled, surveyed_at = await self._polled(poll, token)
-                tasks.cancel_scope.cancel()
-        except BaseExceptionGroup as group:
-            raise group.exceptions[0] from None
+        ours = self.registered if self.registered and self.registered.knows(token, int(self.wall())) else None
+        tokens = None if ours is None else ours.tokens
+        poll = Poll(
+            runner=runner, line=Line(partial(_gone, request.receive)), headers=headers, body=body, tokens=tokens
+        )
+        if ours is not None:
+            await ours.seen(token, system, int(self.wall()))
+        surveyed_at = 0
+
+        async def ask() -> Polled:
+            nonlocal surveyed_at
+            polled, surveyed_at = await self._polled(poll, token)
+            return polled
+
+        polled = await self.polls.for_line(poll, ask)
         if polled is None:
             raise ClientDisconnect
+        if ours is not None and polled.answer.status in _UNKNOWN:  # a token of ours is wrong: no fault of the runner
+            log.warning("cells_refuse", extra={"cells": ", ".join(ours.tokens)})
+            polled = Polled(answer=AWAY)
         sealed = None
         if polled.known is not None:
             ticket = Ticket(polled.known, surveyed_at)
@@ -132,16 +146,17 @@ class Router:
             return taken, now
         ticket = self.tickets.open(poll.body.get("last_update"), token)
         seen = {} if ticket is None else ticket.cells
-        if (named := hint(token, self.cells)) is not None:
+        all_cells = [*(self.cells if poll.tokens is None else poll.tokens)]
+        if poll.tokens is None and (named := hint(token, self.cells)) is not None:
             return await self.polls.at_one(poll, self.cells[named], seen.get(named, "")), now
         remembered = ticket or self.runners.recall(hashed(token))
         if remembered is not None and 0 <= now - remembered.surveyed_at < SURVEY:
-            names = [each for each in remembered.cells if each in self.cells]
+            names = [each for each in remembered.cells if each in all_cells]
             if names:
                 polled = await self._at(poll, names, seen)
                 if polled.answer.status not in _UNKNOWN:
                     return polled, remembered.surveyed_at
-        return await self._at(poll, [*self.cells], seen), now
+        return await self._at(poll, all_cells, seen), now
 
     async def _at(self, poll: Poll, names: Sequence[str], seen: Mapping[str, str]) -> Polled:
         if len(names) == 1:
@@ -153,7 +168,13 @@ class Router:
     async def _of_runner(self, request: Request) -> Response:
         """Such as ``POST runners/verify``: of small bodies, which can be sent again."""
         raw = await body_of(request, MAX_BODY)
-        token = runner_token(request, _object_if_any(raw))
+        body = _object_if_any(raw)
+        token = runner_token(request, body)
+        if self.registered is not None:
+            path = request.scope["path"].removeprefix(_PREFIX)
+            reply = await self.registered.answer(request.method, path, token, body, int(self.wall()))
+            if reply is not None:
+                return Response(status_code=reply.status) if reply.body is None else _json(reply)
         self.runners.forget(hashed(token))  # whatever is said about it, it is worth asking all cells again
         named = hint(token, self.cells)
         return _response((await self._in_turn(request, raw, [*self.cells] if named is None else [named]))[1])
@@ -331,9 +352,17 @@ def _response(answer: Answer, ticket: str | None = None) -> Response:
     return Response(answer.body, answer.status, headers)
 
 
-async def _end_with(receive: Receive, tasks: TaskGroup) -> None:
+def _json(reply: Reply) -> Response:
+    return JSONResponse(reply.body, reply.status, dict(reply.headers))
+
+
+async def _gone(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
+
+
+async def _end_with(receive: Receive, tasks: TaskGroup) -> None:
+    await _gone(receive)
     tasks.cancel_scope.cancel()
 
 

@@ -16,6 +16,8 @@ from taskscaler_gitlab.cells._cells import open_cells
 from taskscaler_gitlab.cells._kept import Kept
 from taskscaler_gitlab.cells._polls import Polls
 from taskscaler_gitlab.cells._proxy import MOST_REMEMBERED, Router
+from taskscaler_gitlab.cells._registered import RegisteredRunners
+from taskscaler_gitlab.cells._registry_file import RegistryFile
 from taskscaler_gitlab.cells._route import PARTING, Memory
 from taskscaler_gitlab.cells._settings import RouterFile, RouterSettings
 from taskscaler_gitlab.cells._tickets import Tickets, key_in
@@ -68,7 +70,7 @@ async def routing(file: RouterFile, directory: Path) -> AsyncIterator[Serving]:
         anyio.create_task_group() as tasks,
     ):
         polls = Polls(cells, Kept(directory / "kept"), jobs, file.router.hold, tasks)
-        router = Router(cells, tickets, polls, jobs, Memory(MOST_REMEMBERED))
+        router = Router(cells, tickets, polls, jobs, Memory(MOST_REMEMBERED), registered_with(file, directory))
         server = Server(router, most=MOST_CONNECTIONS, admit=entrance.admit)
         tasks.start_soon(polls.look_after_kept)
         for listener in listeners:
@@ -80,6 +82,19 @@ async def routing(file: RouterFile, directory: Path) -> AsyncIterator[Serving]:
             with anyio.CancelScope(shield=True):
                 await server.close()
             tasks.cancel_scope.cancel()
+
+
+def registry_of(file: RouterFile, directory: Path) -> RegistryFile:
+    """Where a router keeps the runners that have registered with it."""
+    life = None if file.registration is None else file.registration.token_expires_after
+    return RegistryFile(directory, None if life is None else int(life))
+
+
+def registered_with(file: RouterFile, directory: Path) -> RegisteredRunners | None:
+    """Those runners; None: they cannot register."""
+    if file.registration is None:
+        return None
+    return RegisteredRunners(registry_of(file, directory), file.registration_token, file.tokens)
 
 
 async def run_router(file: RouterFile, directory: Path, say: Callable[[str], object]) -> int:

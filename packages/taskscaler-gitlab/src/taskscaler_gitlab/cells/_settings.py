@@ -14,6 +14,13 @@ from fleeting.plugins import is_absolute, place_to_listen, structure
 MOST_CELLS = 64
 """Cells that a router stands before: a ticket names each."""
 
+SHORTEST_TOKEN, LONGEST_TOKEN = 16, 1024
+"""Characters of a registration token, which must not be guessed, and of any."""
+
+SHORTEST_LIFE = 300.0
+"""Seconds that a token has to be good for, at least: it has to be replaced in time."""
+
+_TOKEN = re.compile(r"[!-~]+")
 _URL = re.compile(r"https?://[^\s/@?#]+(/[^\s@?#]*)?")
 _ID = re.compile(r"[0-9]{1,19}|[A-Za-z][A-Za-z0-9_-]{0,31}")
 
@@ -39,6 +46,20 @@ class CellSettings:
 
     tls_ca_file: str = field(default="", metadata={"aliases": ("tls-ca-file",)})
     """The certificate of its authority, in PEM, if that is a private one; beside the file unless it is absolute."""
+
+    token_file: str = ""
+    """A file with the token of a runner there, whose jobs runners get that have registered with the router."""
+
+
+@frozen(kw_only=True)
+class RegistrationSettings:
+    """The table ``[registration]``: runners may register with the router, instead of with a cell."""
+
+    token_file: str
+    """A file with the token that they register with; beside the file unless it is absolute."""
+
+    token_expires_after: Duration | None = None
+    """How long the tokens are good that they get; gitlab-runner replaces one after three quarters of that."""
 
 
 @frozen(kw_only=True)
@@ -77,7 +98,16 @@ class RouterFile:
     router: RouterSettings = RouterSettings()
     """Where it listens."""
 
-    path: Path = field(default=Path(), metadata={"internal": True})
+    registration: RegistrationSettings | None = None
+    """Whether runners may register with it."""
+
+    tokens: Mapping[str, str] = field(factory=dict, repr=False)
+    """What is in the cells' token files, by their IDs; of those that have one."""
+
+    registration_token: str = field(default="", repr=False)
+    """What is in the file for registration."""
+
+    path: Path = Path()
     """The file itself."""
 
 
@@ -85,6 +115,7 @@ class RouterFile:
 class _Written:
     cells: Mapping[str, CellSettings]
     router: RouterSettings = RouterSettings()
+    registration: RegistrationSettings | None = None
 
 
 def read_router_file(path: Path) -> RouterFile:
@@ -106,8 +137,25 @@ def read_router_file(path: Path) -> RouterFile:
         _id_of(each): evolve(cell, url=cell.url.rstrip("/"), tls_ca_file=_beside(beside, cell.tls_ca_file))
         for each, cell in written.cells.items()
     }
+    tokens = {
+        _id_of(each): _token(beside, cell.token_file, f"cells.{each}.token_file", problems)
+        for each, cell in written.cells.items()
+        if cell.token_file
+    }
+    registers = "" if written.registration is None else written.registration.token_file
+    registration_token = _token(beside, registers, "registration.token_file", problems, least=SHORTEST_TOKEN)
+    if problems:
+        raise file_error(problems, data, source=str(path))
     cert, key = _beside(beside, router.tls_cert_file), _beside(beside, router.tls_key_file)
-    return RouterFile(cells=cells, router=evolve(router, tls_cert_file=cert, tls_key_file=key), path=path)
+    router = evolve(router, tls_cert_file=cert, tls_key_file=key)
+    return RouterFile(
+        cells=cells,
+        router=router,
+        registration=written.registration,
+        tokens=tokens,
+        registration_token=registration_token,
+        path=path,
+    )
 
 
 def _problems(written: _Written, directory: Path) -> Iterator[ConfigProblem]:
@@ -134,8 +182,41 @@ def _problems(written: _Written, directory: Path) -> Iterator[ConfigProblem]:
     if router.tls_key_file and not router.tls_cert_file:
         expected = "tls_cert_file beside tls_key_file"
         yield ConfigProblem(path="router.tls_cert_file", found="nothing", expected=expected)
+    yield from _registration_problems(written, directory)
     if router.hold <= 0:
         yield ConfigProblem(path="router.hold", found="no time at all", expected="a duration such as 50s")
+
+
+def _registration_problems(written: _Written, directory: Path) -> Iterator[ConfigProblem]:
+    with_token = [each for each, cell in written.cells.items() if cell.token_file]
+    for each in with_token:
+        yield from _missing(directory, f"cells.{each}.token_file", written.cells[each].token_file)
+        if written.registration is None:
+            hint = "add [registration], or leave it out"
+            found = "a token for runners that cannot register"
+            yield ConfigProblem(path=f"cells.{each}.token_file", found=found, hint=hint)
+    if written.registration is None:
+        return
+    yield from _missing(directory, "registration.token_file", written.registration.token_file)
+    if not with_token:
+        expected = "token_file in at least one cell, with whose jobs they are"
+        yield ConfigProblem(path="registration", found="no jobs for runners that register", expected=expected)
+    expiry = written.registration.token_expires_after
+    if expiry is not None and expiry < SHORTEST_LIFE:
+        where = "registration.token_expires_after"
+        yield ConfigProblem(path=where, found=f"{expiry:g} s", expected="5m or more, or nothing for tokens that stay")
+
+
+def _token(directory: Path, written: str, where: str, problems: list[ConfigProblem], *, least: int = 1) -> str:
+    """What is in a file that has a token."""
+    if not written:
+        return ""
+    with (directory / written).open(encoding="ascii", errors="replace") as file:
+        found = file.read(LONGEST_TOKEN + 2).strip()
+    if not _TOKEN.fullmatch(found) or not least <= len(found) <= LONGEST_TOKEN:
+        expected = f"{least} to {LONGEST_TOKEN} printable ASCII characters, and nothing else"
+        problems.append(ConfigProblem(path=where, found="a file with something else", expected=expected))
+    return found
 
 
 def _missing(directory: Path, where: str, written: str) -> Iterator[ConfigProblem]:

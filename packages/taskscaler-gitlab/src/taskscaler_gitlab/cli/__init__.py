@@ -194,6 +194,22 @@ def route(config: Path, *, log_format: Literal["text", "json", "journal"]) -> No
     sys.exit(pass_on(config, style=log_format))
 
 
+@main.command(epilog=_EPILOG, short_help="List the runners that have registered with a router.")
+@click.argument("config", metavar="CONFIG", type=_FILE)
+@click.option(
+    "--remove", metavar="ID", type=click.IntRange(1), help="Remove this one first: its token is refused at once."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def runners(config: Path, *, remove: int | None, as_json: bool) -> None:
+    """List the runners that have registered with the router of CONFIG, which may be running.
+
+    Tokens are not shown, but for their first characters: the router itself knows no more than their hashes.
+    """
+    from taskscaler_gitlab.cli._route import runners as list_them
+
+    sys.exit(list_them(config, as_json=as_json, remove=remove))
+
+
 _DRIVER_EPILOG = """
 Exit status: 0 on success, otherwise what gitlab-runner has put into BUILD_FAILURE_EXIT_CODE if the job has failed, and
 into SYSTEM_FAILURE_EXIT_CODE if anything else has.
