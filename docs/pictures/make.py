@@ -8,6 +8,7 @@ from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
 
+import frontier
 from _play import MONDAY, Cloud, Play
 from attrs import evolve
 from click.testing import CliRunner
@@ -174,6 +175,7 @@ def show_top(console: Console) -> None:
 
 def make() -> None:
     """Make all of them."""
+    frontier.make()
     logging.disable()  # that instances are lost is meant to be
     looks: list[RenderableType] = []
     play = small(looks)

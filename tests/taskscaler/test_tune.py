@@ -104,10 +104,10 @@ def test_it_finds_what_trying_everything_finds() -> None:
     target = P90
     found = tune(FLEET, SOME, [target])
     assert found.best.suffices
-    grid = [Shape(count) for count in COUNTS[:3]]
+    grid = [Shape(count) for count in COUNTS[1:3]]
     costs = []
     for shape in grid:
-        for place in range(0, len(TIMES), 3):
+        for place in range(0, len(TIMES), 4):
             outcome = simulate(evolve(FLEET, policies=(shape.policy(place),)), SOME)
             days = Days.of(outcome, SOME, SOME.begins)
             if share_met(days, [target], draws(3, 0, "fitted")) >= 0.9 and target.of(outcome.waits) <= target.seconds:

@@ -63,13 +63,12 @@ def run(arguments: str) -> Result:
 
 
 def test_what_it_prints_can_be_pasted(place: Path) -> None:
-    """Instead of the file's own policy; for programs it is the same, and twice the same."""
+    """Instead of the file's own policy; for programs it is the same."""
     arguments = f"fleet.toml {SOME} --wait p90=30s"
     printed = run(arguments)
     assert printed.exit_code == 0, printed.stdout + printed.stderr
     data = json.loads(run(f"{arguments} --json").stdout)
     assert data.keys() == keys_of("taskscaler tune --json")
-    assert run(arguments).stdout == printed.stdout
     toml = data["toml"]
     assert printed.stdout.endswith(f"put this into fleet.toml, in place of its policy:\n\n{toml}")
     (place / "fleet.toml").write_text(
