@@ -28,7 +28,7 @@ from taskscaler._types import Policy, PoolSettings
 from taskscaler.core._choices import NOT_NEEDED
 from taskscaler.core._decide import Removal, idle_slots
 from taskscaler.core._ledger import NOT_REATTACHED
-from taskscaler.core._mediator import COALESCE, Core, InstanceLost
+from taskscaler.core._mediator import COALESCE, REST, Core, InstanceLost
 from taskscaler.core._sleepers import OVER, OVER_ALL_CEILINGS
 from taskscaler.core._slots import (
     DIRTY,
@@ -54,7 +54,7 @@ from taskscaler.diagnose._snapshot import Snapshot
 from tests.strategies import EPOCH, NO_THROTTLE, QUICK, Records, a_plan, of_type, seeds
 from tests.taskscaler.strategies import policies, pool_settings
 
-LATENCY = 0.2
+LATENCY = 0.25
 """Seconds that a call to the cloud takes."""
 
 CLEANUP = 3.0
@@ -218,7 +218,7 @@ class RecordedCore(Core):
 
     def _due_at(self, now: float) -> float:
         due_at = super()._due_at(now)
-        if self._touched and due_at > now + COALESCE and not self.replays:
+        if self._touched and due_at > self.heeds_news_at(now) and not self.replays:
             _, decision = self.foresee(now)
             increase = 0 if self.removing_all else decision.increase  # then nothing is asked for, and all is taken back
             unwanted = [(self.plans[pool.pool], pool.withdraw) for pool in decision.pools]
@@ -1573,7 +1573,7 @@ def test_what_is_used_up_while_a_deletion_waits_to_be_sent_goes_with_it() -> Non
     world.done(first)
     world.pass_time(0.02)
     world.update("a")
-    world.pass_time(0.02)
+    world.pass_time(REST)
     assert world.core.plans["a"].standing.removing == 2
     world.done(second)
     before = len(world.changes)
@@ -1679,7 +1679,7 @@ def test_what_waits_behind_a_call_that_hangs_is_asked_of_another_pool() -> None:
     world.pass_time(0.02)
     (asked,) = world.changes
     world.submit(0.5)
-    world.pass_time(0.02)
+    world.pass_time(REST)
     core, since = deepcopy(world.core), world.now
     assert (core.plans["a"].queued, world.changes) == (1, [asked])
     at, happened = next_actions(core, since, routine=False)

@@ -63,6 +63,11 @@ IDLES_AT_ZERO = Policy()
 COALESCE = 0.005
 """Seconds that a decision waits for what else comes with a burst: a call to a cloud takes a hundred times that."""
 
+REST = 0.1
+"""Seconds from a decision that asks something of a cloud to the next that is made for news. The cloud has hardly
+answered by then, and what else is to be asked for waits for that; where jobs come and go all the time, a decision for
+each would take most of the processor, and each be a call of its own."""
+
 BREAK_AHEAD = 30.0
 """Seconds before an announced end of an instance at which work is broken that would not be done in time."""
 
@@ -200,6 +205,9 @@ class Core:
         """When the work on them that would last longer is broken."""
 
         self._look_at = now
+        self._rests_until = -inf
+        """No decision is made for news before that."""
+
         self._touched = True
         """Whether anything was taken in since the last tick."""
 
@@ -884,9 +892,13 @@ class Core:
 
     # --- deciding ----------------------------------------------------------------------------------------
 
+    def heeds_news_at(self, now: float) -> float:
+        """When a decision is due at the soonest, and at the latest if it would do something, for what is news now."""
+        return now if self.observing else max(now + COALESCE, self._rests_until)
+
     def _due_at(self, now: float) -> float:
         """When the next decision is due, that may do something, now that something was taken in."""
-        soonest = now if self.observing else now + COALESCE
+        soonest = self.heeds_news_at(now)
         if not self._touched or self._look_at <= soonest:
             return self._look_at
         calm_until = self._calm_until(self._policy, now) if now < self._policy_until else None
@@ -936,7 +948,10 @@ class Core:
         self._remember(decision)
         if not self.observing:
             self._carry_out(decision, now)
-        if _acts(decision) and self._inputs(now) != self._decided_on:
+        acts = _acts(decision)
+        if acts:
+            self._rests_until = now + REST
+        if acts and self._inputs(now) != self._decided_on:
             self._decided_on = None  # what it asked for may come to nothing: then all is as before, and it is news
         elif any(pool.wanted for pool in decision.pools):
             self._calm.note_stuck(decision.look_again_at)

@@ -310,7 +310,7 @@ class _Foresight:
     def _decided(self) -> Iterator[Upcoming]:
         """What the next decision does, and those that time alone leads to after it."""
         core = self.core
-        at = min(core.decides_at(self.now), self.now + COALESCE)  # later, it has done all that is to be done now
+        at = min(core.decides_at(self.now), core.heeds_news_at(self.now))  # later, it has done all that is to be done now
         policy, decision = core.foresee(at)
         grows = core.observing or not (core.removing_all or core.ledger.over)
         change = core.policy_change(self.now) if grows else None
@@ -378,7 +378,7 @@ class _Foresight:
             waiting = plan.queued or plan.withdrawable or decision.of(plan.pool).increase
             if due is None or due <= self.now or not waiting:
                 continue
-            late = due if self.core.observing else due + COALESCE
+            late = self.core.heeds_news_at(due)
             later = self.core.foresee(late)[1]
             for wake in later.wakes:
                 if wake not in decision.wakes:
