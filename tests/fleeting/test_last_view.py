@@ -1,5 +1,9 @@
 """Which instances of a view have to be looked at."""
 
+from typing import Any
+
+import pytest
+from attrs import evolve, fields_dict
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -43,3 +47,16 @@ def test_a_view_that_its_plugin_changes_afterwards_is_remembered_as_it_was() -> 
     last_view.compare(view)
     view["a"] = Observed(state=State.RUNNING)
     assert last_view.compare(view) == (["a"], [])
+
+
+LOOKS = Observed(state=State.RUNNING, created_at=1.0, intent="one", offering="one")
+OTHERS = Observed(state=State.FAILED, created_at=2.0, intent="another", offering="another")
+
+
+@pytest.mark.parametrize("field", fields_dict(Observed))
+def test_whatever_a_view_shows_otherwise_is_seen(field: str) -> None:
+    """Also where it shows the same instances in the same order, of which each field is compared."""
+    last_view = LastView()
+    last_view.compare({"a": LOOKS, "b": LOOKS})
+    differs: Any = {field: getattr(OTHERS, field)}
+    assert last_view.compare({"a": evolve(LOOKS), "b": evolve(LOOKS, **differs)}) == (["b"], [])

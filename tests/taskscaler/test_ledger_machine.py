@@ -446,11 +446,12 @@ class LedgerMachine(RuleBasedStateMachine):
     def time_passes(self, seconds: float) -> None:
         """Later; what has slept for too long by then has expired when it had to, one after the other."""
         until = self.now + seconds
-        while self.ledger.expiries.next <= until:
-            self.now = max(self.now, self.ledger.expiries.next)
+        expiries = self.ledger.expiries.timers
+        while expiries.next is not None and (at := expiries.next) <= until:
+            self.now = max(self.now, at)
             (key,) = [each for each in self.asleep - self.called if self.expires.get(each, inf) <= self.now]
             lease = self.vacate(key)
-            self.expired[key] = ExpiredRecord(lease.node.id, lease.slot, self.ledger.expiries.next)
+            self.expired[key] = ExpiredRecord(lease.node.id, lease.slot, at)
             step = self.ledger.expire(self.now)
             assert of_type(Expired, step.actions) == [Expired(lease.id)]
             self.gave_back(step)

@@ -42,6 +42,20 @@ def test_slower_resuming_never_makes_it_pay(boots: list[float], resumes: list[fl
         assert not measured([took / by for took in boots], resumes).verdict(0.0).pays
 
 
+@given(
+    st.lists(st.tuples(st.floats(0.0, 3 * FORGET), st.floats(0.1, 1e4)), max_size=2 * KEPT),
+    st.lists(st.floats(0.0, 5 * FORGET), min_size=1),
+)
+def test_what_was_said_before_changes_nothing(measures: list[tuple[float, float]], asked_at: list[float]) -> None:
+    """Whoever asks about a later time first is answered as one who does not."""
+    payoff = Payoff()
+    for at, took in sorted(measures):
+        payoff.note(took, at, resumed=False)
+    for at in asked_at:
+        fresh = [took for noted_at, took in sorted(measures)[-KEPT:] if at < noted_at + FORGET]
+        assert payoff.verdict(at).boots == (median(fresh) if len(fresh) >= ENOUGH else None)
+
+
 def test_it_says_what_was_measured() -> None:
     """As far as anything was."""
     assert str(Payoff().verdict(0.0)) == ""

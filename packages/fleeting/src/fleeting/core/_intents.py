@@ -211,10 +211,15 @@ class Intents:
         self._count(intent)
 
     def matched(self, intent: Intent) -> None:
-        """Note that an instance appeared for it."""
-        self._uncount(intent)
+        """Note that an instance appeared for it. O(1), but for the last of those that it may bring."""
+        before = intent.outstanding
         intent.matched += 1
-        self._count(intent)
+        after = intent.outstanding
+        self.outstanding += after - before
+        if not intent.in_flight and before:
+            self.unfilled += after - before
+            if not after:
+                self._withdrawable.remove((intent.asked_at, self._numbers[intent.id]))
 
     def _count(self, intent: Intent) -> None:
         """Make it part of the sums; `_uncount` it before anything about it changes."""

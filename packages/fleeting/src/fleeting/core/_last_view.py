@@ -62,9 +62,23 @@ class LastView:
 
 
 def _differences(last: Mapping[str, Observed], now: Mapping[str, Observed]) -> list[str]:
-    """Which instances two views do not show alike."""
-    if last == now:
-        return []
+    """Which instances two views do not show alike.
+
+    Most views show the same instances in the same order. Their looks are compared field by field then, since a call of
+    `Observed.__eq__` for each instance takes most of the time that a view of an unchanged fleet takes.
+    """
+    if list(last) == list(now):
+        return [
+            each
+            for each, was, is_ in zip(now, last.values(), now.values(), strict=True)
+            if was is not is_
+            and (
+                was.state is not is_.state
+                or was.created_at != is_.created_at
+                or was.intent != is_.intent
+                or was.offering != is_.offering
+            )
+        ]
     differing = [
         each for each, observed in now.items() if (before := last.get(each)) is not observed and before != observed
     ]

@@ -20,9 +20,9 @@ at once, and if that fails no others are waited for: not every cloud knows when 
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from math import inf
-from typing import Any, NamedTuple, assert_never
+from typing import Any, NamedTuple, assert_never, get_args
 
 from attrs import evolve
 
@@ -157,8 +157,20 @@ class Plan:
         self.missed = 0
         """How often a view did not show a known instance that was not expected to go; to be read."""
 
+        self.handled = 0
+        """How many messages were taken in; to be read."""
+
         self._standing: Standing | None = None
-        """As of the last message, once somebody has asked."""
+        """As of when somebody last asked."""
+
+        self._counted = -1
+        """How many messages had been taken in then."""
+
+        self._take: Mapping[type, Callable[[Any, float], None]] = {
+            **dict.fromkeys(get_args(messages.Command), self._take_command),
+            **dict.fromkeys(get_args(messages.Fact), self._take_fact),
+        }
+        """By the message's class: to ask of which union it is takes longer than most messages do."""
 
         self._journal_was_empty = not any((recovered or {}).values())
         self._restore(recovered or {}, now)
@@ -299,11 +311,15 @@ class Plan:
 
     @property
     def standing(self) -> Standing:
-        """All numbers that decisions read and no time changes; counted once after each message. O(1)."""
-        if self._standing is None:
+        """All numbers that decisions read and no time changes; the very same object as long as none of them does. O(1).
+
+        They are counted once after each message.
+        """
+        if self._counted != self.handled or self._standing is None:
+            self._counted = self.handled
             growth = self._growth
             outstanding = growth.outstanding
-            self._standing = Standing(
+            standing = Standing(
                 coming=self.coming,
                 removing=self.removing,
                 total=len(self._table.by_id) + outstanding,
@@ -312,6 +328,8 @@ class Plan:
                 room=growth.room,
                 ceiling=growth.ceiling,
             )
+            if standing != self._standing:
+                self._standing = standing
         return self._standing
 
     def blocked(self, now: float) -> bool:
@@ -369,11 +387,8 @@ class Plan:
     def handle(self, message: messages.Command | messages.Fact, now: float) -> Step:
         """Take in what is wanted, or what happened: the only way in. Equal messages at equal times give equal steps."""
         self._now = now
-        self._standing = None
-        if isinstance(message, messages.Command):
-            self._take_command(message, now)
-        else:
-            self._take_fact(message, now)
+        self.handled += 1
+        self._take[message.__class__](message, now)
         return self._end()
 
     def _take_command(self, command: messages.Command, now: float) -> None:  # noqa: C901, PLR0912  (an arm for each)
@@ -405,8 +420,14 @@ class Plan:
                 self._shut_down(now)
 
     def _do(self, timer: Timer, now: float) -> None:  # noqa: C901, PLR0912  (an arm for each kind of timer)
-        """Do what is due."""
+        """Do what is due; what is due most stands first."""
         match timer.due:
+            case Due.HEARTBEAT:
+                self._turn.actions.append(messages.Heartbeat(self.pool, timer.id))
+            case Due.RETURNED:
+                self._lost.pop(timer.id)
+                self._departures.pop(timer.id, None)
+                self._turn.write(LOST, timer.id)
             case Due.VIEW:
                 self._views.fetch(now)
             case Due.PREPARE:
@@ -414,8 +435,6 @@ class Plan:
             case Due.READY:
                 known = self._table.by_id[timer.id]
                 self._never_ready(known, self._late(known), now)
-            case Due.HEARTBEAT:
-                self._turn.actions.append(messages.Heartbeat(self.pool, timer.id))
             case Due.AGE:
                 self._age(self._table.by_id[timer.id])
             case Due.SUSPENDED:
@@ -433,16 +452,16 @@ class Plan:
                 pass  # each turn ends with it
             case Due.APPEARED:
                 self._growth.intent_due(self._growth.intents[timer.id], now)
-            case Due.RETURNED:
-                self._lost.pop(timer.id)
-                self._departures.pop(timer.id, None)
-                self._turn.write(LOST, timer.id)
             case _:
                 assert_never(timer.due)
 
     def _take_fact(self, fact: messages.Fact, now: float) -> None:  # noqa: C901, PLR0912  (an arm for each kind)
-        """Take in what happened."""
+        """Take in what happened; what happens most stands first."""
         match fact:
+            case messages.HeartbeatPassed(instance):
+                self._heartbeat_ended(instance, "", now)
+            case messages.Prepared(instance):
+                self._prepared(instance, now)
             case messages.Updated(observation, changed):
                 self._updated(observation, changed, now)
             case messages.UpdateFailed(_, retry_after):
@@ -463,12 +482,8 @@ class Plan:
                 self._power.suspend_answered(fact, now)
             case messages.ResumeAccepted() | messages.ResumeFailed():
                 self._power.resume_answered(fact, now)
-            case messages.Prepared(instance):
-                self._prepared(instance, now)
             case messages.PrepareFailed():
                 self._prepare_failed(fact, now)
-            case messages.HeartbeatPassed(instance):
-                self._heartbeat_ended(instance, "", now)
             case messages.HeartbeatFailed(instance, error):
                 self._heartbeat_ended(instance, error, now)
             case messages.Noticed(instance, deadline, kind):
@@ -843,7 +858,8 @@ class Plan:
         """It is no more."""
         self._announce_loss(known, None if known.deletion is not None else messages.Loss(kind, detail))
         self._table.drop(known)
-        self._context.stop(known.id)
+        if known.stage not in LEAVING:  # else it was stopped before
+            self._context.stop(known.id)
         self._timers.cancel(Timer(Due.DELETE, known.id))
         self._power.forget(known.id)
         self._growth.gone(known.intent)

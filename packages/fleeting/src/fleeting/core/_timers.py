@@ -18,7 +18,9 @@ class Timers(Generic[K]):
         self._entries: dict[K, tuple[float, int, K]] = {}
         """The heap's entry of each key; any other that the heap has is superseded."""
 
-        self._heap: list[tuple[float, int, K]] = []
+        self.heap: list[tuple[float, int, K]] = []
+        """Empty: none is set."""
+
         self._count = 0  # breaks ties, so that keys are never compared
 
     def set(self, key: K, at: float) -> None:
@@ -28,8 +30,8 @@ class Timers(Generic[K]):
             return
         self._count += 1
         self._entries[key] = entry = (at, self._count, key)
-        heapq.heappush(self._heap, entry)
-        if len(self._heap) > max(FEW, 4 * len(self._entries)):
+        heapq.heappush(self.heap, entry)
+        if len(self.heap) > max(FEW, 4 * len(self._entries)):
             self._compact()
 
     def advance(self, key: K, at: float) -> None:
@@ -58,19 +60,22 @@ class Timers(Generic[K]):
     @property
     def next(self) -> float | None:
         """When the earliest is due, None if there is none."""
-        heap, entries = self._heap, self._entries
-        while heap and entries.get(heap[0][2]) is not heap[0]:
+        heap, entries = self.heap, self._entries
+        while heap:
+            first = heap[0]
+            if entries.get(first[2]) is first:
+                return first[0]
             heapq.heappop(heap)
-        return heap[0][0] if heap else None
+        return None
 
     def due(self, now: float) -> Iterator[K]:
         """Take out those that are due at *now*, earliest first, one by one: what is done for one may cancel another."""
         while (at := self.next) is not None and at <= now:
-            key = heapq.heappop(self._heap)[2]
+            key = heapq.heappop(self.heap)[2]
             del self._entries[key]
             yield key
 
     def _compact(self) -> None:
         """Drop superseded entries, which would else pile up where times are often moved."""
-        self._heap = list(self._entries.values())
-        heapq.heapify(self._heap)
+        self.heap = list(self._entries.values())
+        heapq.heapify(self.heap)

@@ -7,10 +7,11 @@ says so only where nothing but those numbers matters. Everything else is left to
 
 from collections.abc import Callable, Mapping
 from math import inf
+from typing import NamedTuple
 
 from attrs import define
 
-from fleeting.core import Plan, Standing
+from fleeting.core import Plan
 from taskscaler._types import Policy
 from taskscaler.core._decide import idle_slots, idle_to_ask_for
 from taskscaler.core._ledger import Ledger
@@ -28,8 +29,11 @@ class _Footing:
     alone: bool
     """Whether there is no other pool."""
 
-    standing: Standing | None = None
+    handled: int = -1
+    """How many messages its plan had taken in by then."""
+
     rare: Rarities = ORDINARY
+    total: int = 0
     plain: bool = False
     """Whether nothing is to be done there but for what jobs call for."""
 
@@ -42,9 +46,10 @@ class _Footing:
     stuck: bool = False
     """Whether a decision since then found slots to be missing, and that no more can be asked for."""
 
-    def look(self, standing: Standing, rare: Rarities) -> None:
-        """Look again, as something has changed."""
-        self.standing, self.rare, self.stuck = standing, rare, False
+    def look(self, rare: Rarities) -> None:
+        """Look again, as something may have changed."""
+        standing = self.plan.standing
+        self.handled, self.rare, self.total, self.stuck = self.plan.handled, rare, standing.total, False
         over = standing.ceiling is not None and standing.total - standing.removing > standing.ceiling
         self.withdrawable = standing.withdrawable > 0
         can_move = self.withdrawable and not self.alone
@@ -52,6 +57,19 @@ class _Footing:
         returning = -(-rare.paused // self.slots.per_node)
         short = rare.returners * self.slots.fresh - rare.returning
         self.arriving = max(0, (standing.coming + returning) * self.slots.fresh - short)
+
+
+class _NotDue(NamedTuple):
+    """Before when no idle node is to be given up, while no more are to spare than then.
+
+    What falls idle, or comes to be to spare, after this was seen is not due within `idle_time` of that. So only what
+    was there has to be looked at, once: until more are to spare, or nodes come back that were idle before.
+    """
+
+    spare: int = 0
+    until: float = -inf
+    policy: Policy | None = None
+    rearranged: int = 0
 
 
 class Calm:
@@ -75,6 +93,7 @@ class Calm:
         self._ceiling = ceiling
         self._footings = [_Footing(ledger.pools[pool], plan, len(plans) == 1) for pool, plan in plans.items()]
         self._stuck_until = inf
+        self._not_due = _NotDue()
         self._fewest = min(pool.fresh for pool in ledger.pools.values())
 
     def until(self, policy: Policy, now: float) -> float | None:
@@ -86,15 +105,15 @@ class Calm:
         usable = in_use = arriving = total = 0
         withdrawable, stuck = False, True
         for footing in self._footings:
-            counts, standing = footing.slots.counts, footing.plan.standing
-            if standing is not footing.standing or counts.rare is not footing.rare:
-                footing.look(standing, counts.rare)
+            acquired, free, _, blocked, rare = footing.slots.counts
+            if footing.plan.handled != footing.handled or rare is not footing.rare:
+                footing.look(rare)
             if ledger.bound or not footing.plain:
                 return None
-            usable += counts.usable
-            in_use += counts.acquired + counts.blocked + counts.rare.cleaning
+            usable += free
+            in_use += acquired + blocked + rare.cleaning
             arriving += footing.arriving
-            total += standing.total
+            total += footing.total
             withdrawable = withdrawable or footing.withdrawable
             stuck = stuck and footing.stuck
         if self._ceiling is not None and total > self._ceiling:
@@ -114,17 +133,29 @@ class Calm:
             return expected_until if -surplus <= expected else None
         if withdrawable and surplus >= self._fewest:
             return None
-        due = self._first_due(spare, policy, now) if spare > 0 else inf
+        due = self._not_due_before(spare, policy, now) if spare > 0 else inf
         return due if due > now else None
 
-    def _first_due(self, spare: int, policy: Policy, now: float) -> float:
+    def _not_due_before(self, spare: int, policy: Policy, now: float) -> float:
         """Before when no idle node is to be given up of those that are to spare; infinite: there is none."""
+        known, rearranged = self._not_due, 0
+        for footing in self._footings:
+            rearranged += footing.slots.rearranged
+        if spare <= known.spare and now < known.until and (policy, rearranged) == (known.policy, known.rearranged):
+            return known.until
+        due, idle_since = self._first_due(spare, policy, now)
+        until = min(now, max(idle_since, self._surplus.since(1, now))) + policy.idle_time
+        self._not_due = _NotDue(spare, until, policy, rearranged)
+        return due
+
+    def _first_due(self, spare: int, policy: Policy, now: float) -> tuple[float, float]:
+        """The same as of now, and since when the one of them is idle that has been so for longest."""
         firsts = [first for footing in self._footings for first in footing.slots.longest_idle(spare)]
         if not firsts:
-            return inf
+            return inf, inf
         idle_since = min(node.idle_since for node in firsts)
         spare_since = self._surplus.since(min(node.usable for node in firsts), now)
-        return max(idle_since, spare_since) + policy.idle_time
+        return max(idle_since, spare_since) + policy.idle_time, idle_since
 
     def note_stuck(self, until: float) -> None:
         """A decision found slots to be missing, and that no more can be asked for before it is made again, then."""

@@ -25,39 +25,34 @@ class Expiries:
     expired: OrderedDict[str, ExpiredRecord] = Factory(OrderedDict)
     """The last that have, by key, oldest first; none whose key holds a slot again."""
 
-    _timers: Timers[str] = Factory(Timers)
+    timers: Timers[str] = Factory(Timers)
+    """When which leases expire, by key."""
 
     @classmethod
     def of(cls, expired: Mapping[str, ExpiredRecord]) -> Self:
         """Begin with those that expired in earlier lives of the manager."""
         return cls(OrderedDict(sorted(expired.items(), key=lambda item: (item[1].at, item[0]))))
 
-    @property
-    def next(self) -> float:
-        """When the next lease expires; infinite if none does."""
-        at = self._timers.next
-        return inf if at is None else at
-
     def at(self, key: str) -> float | None:
         """When the lease expires; None: it does not."""
-        return self._timers.at(key)
+        return self.timers.at(key)
 
     def items(self) -> Iterator[tuple[str, float]]:
         """Keys of leases that will expire, and when, in no order."""
-        return iter(self._timers.items())
+        return iter(self.timers.items())
 
     def expect(self, assignment: Assignment) -> None:
         """The lease sleeps from now on."""
         if assignment.expires_at < inf:
-            self._timers.set(assignment.key, assignment.expires_at)
+            self.timers.set(assignment.key, assignment.expires_at)
 
     def cancel(self, key: str) -> None:
         """It sleeps no more, or somebody waits for it."""
-        self._timers.cancel(key)
+        self.timers.cancel(key)
 
     def due(self, now: float) -> Iterator[str]:
         """Keys of those that have slept for too long, one by one."""
-        return self._timers.due(now)
+        return self.timers.due(now)
 
     def note(self, key: str, record: ExpiredRecord) -> Sequence[Write]:
         """Remember that one has expired, and forget the oldest if there are too many."""

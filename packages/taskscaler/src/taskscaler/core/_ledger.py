@@ -514,6 +514,8 @@ class Ledger:
         cleaning = tuple(node.cleaning.values())
         spent = draining or node.suspect or (WAS_IN_USE if node.spoiled else "")
         self._reclose(node, Closed.DRAINING if spent else None, spent)
+        if not (cleaning or node.asleep or node.awake):  # it is new, as mostly
+            return self._serve(now)
         woken = [self._wake(assignment) for assignment in node.leases if assignment.resuming]
         steps = (*woken, Step((), cleaning), self._serve(now))
         return Step([write for step in steps for write in step.writes], [act for step in steps for act in step.actions])
@@ -559,6 +561,7 @@ class Ledger:
         """Hand out its slots again, unless it was closed for good."""
         if node.closed in FINAL:
             return NOTHING
+        node.pool_slots.rearranged += 1
         self._reclose(node, None, "")
         return self._serve(now)
 
@@ -573,6 +576,7 @@ class Ledger:
         """Hand out its slots again, unless it is closed for another reason; nothing happens if it is not cordoned."""
         if self.pools[pool].cordons.pop(instance, None) is None:
             return NOTHING
+        self.pools[pool].rearranged += 1
         self._settle_if_node(pool, instance)
         served = self._serve(now)
         return Step((Drop(CORDON, node_id(pool, instance)), *served.writes), served.actions)
@@ -581,6 +585,7 @@ class Ledger:
         """Hand out nothing more of a whole pool, or do so again if *why* is empty. O(its nodes)."""
         pool_slots = self.pools[pool]
         pool_slots.why_blocked = why
+        pool_slots.rearranged += 1
         for node in pool_slots.nodes.values():
             node.pool_slots.settle(node)
         self._unfulfil()
@@ -597,6 +602,7 @@ class Ledger:
     def retain(self, node: Node, *, retained: bool) -> None:
         """Keep the node from being given up and from being put to sleep, or no longer."""
         node.retained = retained
+        node.pool_slots.rearranged += 1
         node.pool_slots.settle(node)
 
     def confirm_alive(self, node: Node) -> Step:
@@ -626,6 +632,9 @@ class Ledger:
 
     def lose(self, node: Node, loss: Loss, now: float) -> Step:
         """The node is gone, and with it what is held there."""
+        if node.closed is Closed.RETIRED and not (node.busy or node.dirty):  # given up before, as mostly
+            node.pool_slots.drop(node)
+            return NOTHING
         given_up = tuple(node.cleaning.values())
         self._reclose(node, Closed.RETIRED, str(loss))
         self._unfulfil()

@@ -204,6 +204,7 @@ class Core:
         self._breaks: Timers[tuple[str, str]] = Timers()
         """When the work on them that would last longer is broken."""
 
+        self._lease_timers: Sequence[Timers[Any]] = (self._breaks, self.ledger.expiries.timers, self.ledger.deadlines)
         self._look_at = now
         self._rests_until = -inf
         """No decision is made for news before that."""
@@ -366,11 +367,13 @@ class Core:
         ledger, policy = self.ledger, self._policy
         usable = in_use = 0
         for pool in ledger.pools.values():
-            counts = pool.counts
-            usable += counts.usable
-            in_use += counts.acquired + counts.blocked + counts.rare.cleaning
-        reserved = ledger.reserved if ledger.reserved and not self._throttles_reservations else 0
-        self.choices.surplus.note(usable - ledger.pending_for_any - reserved - idle_slots(policy, in_use), now)
+            acquired, free, _, blocked, rare = pool.counts
+            usable += free
+            in_use += acquired + blocked + rare.cleaning
+        spare = usable - ledger.pending_for_any - idle_slots(policy, in_use)
+        if ledger.reserved and not self._throttles_reservations:
+            spare -= ledger.reserved
+        self.choices.surplus.note(spare, now)
         self._releases.note(in_use, now)
 
     def expected_releases(self, policy: Policy, now: float) -> Expected:
@@ -696,10 +699,11 @@ class Core:
     def _leases_due_at(self) -> float:
         """When the next leases end, or break, for which nobody has come or there is no time left; infinite: never."""
         at = inf
-        for each in (self._breaks, self.ledger.expiries, self.ledger.deadlines):
-            due = each.next
-            if due is not None and due < at:
-                at = due
+        for timers in self._lease_timers:
+            if timers.heap:  # mostly none is set, and this is asked with each job
+                due = timers.next
+                if due is not None and due < at:
+                    at = due
         return at
 
     def _end_leases(self, now: float) -> None:
@@ -870,14 +874,15 @@ class Core:
         boot = known.boot
         if boot is not None and boot.since is not None:
             self.choices.payoffs[pool].note(now - boot.since, now, resumed=boot.start is Start.RESUMED)
-            verdicts = [self.choices.payoff(each, now) for each in self.pools]
-            boots = [verdict.boots for verdict in verdicts if verdict.boots is not None]
-            self._releases.note_boot(min(boots, default=None), now)
+            typical = [payoff.boots(now) for payoff in self.choices.payoffs.values()]
+            self._releases.note_boot(min((each for each in typical if each is not None), default=None), now)
 
     def _note_rest(self, node: Node, now: float) -> None:
         """Where somebody else has suspended an instance on which nothing runs, it is taken for asleep."""
+        if node.closed is not Closed.LEAVING or not node.rests:
+            return
         known = self.plans[node.pool].instances.get(node.instance)
-        if node.closed is Closed.LEAVING and node.rests and known is not None and known.state in RESTING:
+        if known is not None and known.state in RESTING:
             self._route(node.pool, self.plans[node.pool].suspend({known.id: node.why_closed}, now), now)
 
     def _mark_unhealthy(self, node: Node, why: str, now: float) -> None:

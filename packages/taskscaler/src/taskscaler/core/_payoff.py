@@ -2,6 +2,7 @@
 
 from collections import deque
 from collections.abc import Iterable
+from math import inf
 from statistics import median
 
 from attrs import define, field, frozen
@@ -46,23 +47,46 @@ class Verdict:
 
 
 @define
+class _Times:
+    """The last of one kind."""
+
+    _last: deque[tuple[float, float]] = field(factory=lambda: deque(maxlen=KEPT))
+    """When it was ready, and how many seconds that took."""
+
+    _typical: float | None = None
+    _holds: tuple[float, float] = (inf, -inf)
+    """From when until when `_typical` is what they say, unless more are noted."""
+
+    def note(self, took: float, now: float) -> None:
+        """One more."""
+        self._last.append((now, took))
+        self._holds = inf, -inf
+
+    def typical(self, now: float) -> float | None:
+        """The median of those that say something by now; None: too few to say."""
+        since, until = self._holds
+        if not since <= now < until:
+            fresh = [(at, took) for at, took in self._last if now < at + FORGET]
+            self._typical = median(took for _, took in fresh) if len(fresh) >= ENOUGH else None
+            self._holds = now, min((at for at, _ in fresh), default=inf) + FORGET
+        return self._typical
+
+
+@define
 class Payoff:
     """The last times of one pool."""
 
-    _boots: deque[tuple[float, float]] = field(factory=lambda: deque(maxlen=KEPT))
-    """When it was ready, and how many seconds that took."""
-
-    _resumes: deque[tuple[float, float]] = field(factory=lambda: deque(maxlen=KEPT))
+    _boots: _Times = field(factory=_Times)
+    _resumes: _Times = field(factory=_Times)
 
     def note(self, took: float, now: float, *, resumed: bool) -> None:
         """An instance became ready so many seconds after it was asked for, or asked to resume."""
-        (self._resumes if resumed else self._boots).append((now, took))
+        (self._resumes if resumed else self._boots).note(took, now)
+
+    def boots(self, now: float) -> float | None:
+        """`Verdict.boots`."""
+        return self._boots.typical(now)
 
     def verdict(self, now: float) -> Verdict:
         """What they say by now."""
-        return Verdict(_typical(self._boots, now), _typical(self._resumes, now))
-
-
-def _typical(times: Iterable[tuple[float, float]], now: float) -> float | None:
-    fresh = [took for at, took in times if now < at + FORGET]
-    return median(fresh) if len(fresh) >= ENOUGH else None
+        return Verdict(self._boots.typical(now), self._resumes.typical(now))

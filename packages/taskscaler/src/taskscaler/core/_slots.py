@@ -633,6 +633,14 @@ class PoolSlots:
         ordinary = [Counts(taken, slots - taken, 1) for taken in range(slots + 1)]
         return cls(pool, slots, max_uses, {}, by_busy, {}, ordinary, cleans=cleans, checks=checks)
 
+    fresh: int = Factory(
+        lambda self: min(self.per_node, self.max_uses) if self.max_uses else self.per_node, takes_self=True
+    )
+    """Slots that a new node offers."""
+
+    rearranged: int = 0
+    """Grows whenever a node may have come to be idle that had been so before, and was closed or retained meanwhile."""
+
     idle_sorted: bool = True
     """Whether the idle nodes are in the order in which they fell idle; not after one was closed for a while."""
 
@@ -708,11 +716,6 @@ class PoolSlots:
         """Of the idle nodes that cost at most so many slots, and of each cost, the one that fell idle first."""
         self.sort_idle()
         return (next(iter(nodes.values())) for cost, nodes in self.idle.items() if cost <= most)
-
-    @property
-    def fresh(self) -> int:
-        """Slots that a new node offers."""
-        return min(self.per_node, self.max_uses) if self.max_uses else self.per_node
 
 
 def node_id(pool: str, instance: str) -> str:

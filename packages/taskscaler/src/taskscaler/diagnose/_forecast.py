@@ -310,7 +310,7 @@ class _Foresight:
     def _decided(self) -> Iterator[Upcoming]:
         """What the next decision does, and those that time alone leads to after it."""
         core = self.core
-        at = min(core.decides_at(self.now), core.heeds_news_at(self.now))  # later, it has done all that is to be done now
+        at = min(core.decides_at(self.now), core.heeds_news_at(self.now))  # later, it has done all that is to do now
         policy, decision = core.foresee(at)
         grows = core.observing or not (core.removing_all or core.ledger.over)
         change = core.policy_change(self.now) if grows else None

@@ -120,14 +120,16 @@ class Cloud:
     def perform(self, action: messages.Action) -> None:
         """Do what a plan asks."""
         match action:
+            case messages.Prepare(_, instance):
+                self._schedule(self._draw("ready", self.environment.ready), partial(self._prepare, instance))
+            case messages.Forget():
+                pass
             case messages.Update():
                 self._answer(self._show)
             case messages.Increase(_, intent, count):
                 self._answer(partial(self._create, intent, count))
             case messages.Decrease(_, instances):
                 self._answer(partial(self._delete, instances))
-            case messages.Prepare(_, instance):
-                self._schedule(self._draw("ready", self.environment.ready), partial(self._prepare, instance))
             case messages.Heartbeat(_, instance):
                 self._answer(partial(self._beat, instance))
             case messages.Suspend(_, instances):
@@ -136,8 +138,6 @@ class Cloud:
                 self._answer(partial(self._resume, instances))
             case messages.Withdraw(_, count):
                 self._answer(partial(self._feed, self.pool, messages.Withdrawn(count, 0)))
-            case messages.Forget():
-                pass
 
     def clean_time(self) -> float:
         """Seconds that cleaning a slot takes this time."""

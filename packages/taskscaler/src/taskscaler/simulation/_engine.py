@@ -12,6 +12,7 @@ from heapq import heappop, heappush
 from itertools import count
 from math import ceil, inf
 from random import Random
+from typing import get_args
 
 from attrs import evolve, fields_dict
 
@@ -131,6 +132,7 @@ class Simulation:
             AllRemoved: self._all_removed,
             DecisionEvent: self._notify,
             InstanceEvent: self._notify,
+            **dict.fromkeys(get_args(messages.Action), self._ask_cloud),
         }
 
     def _core(self) -> Core:
@@ -271,8 +273,9 @@ class Simulation:
             do = self._do.get(action.__class__)
             if do is not None:
                 do(action)
-            elif isinstance(action, messages.Action):
-                self.clouds[action.pool].perform(action)
+
+    def _ask_cloud(self, action: messages.Action) -> None:
+        self.clouds[action.pool].perform(action)
 
     # --- jobs --------------------------------------------------------------------------------------------
 
