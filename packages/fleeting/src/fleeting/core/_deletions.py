@@ -47,8 +47,8 @@ class Deletions:
             return
         if known.id not in self._queued:
             self._queued[known.id] = None
-            tries = known.deletion.tries + 1 if known.deletion is not None else 1
-            known.phase.deletion = Deletion(now, tries, sent=known.deletion is not None and known.deletion.sent)
+            before = known.phase.deletion
+            known.phase.deletion = Deletion(now) if before is None else Deletion(now, before.tries + 1, before.sent)
         self.ask_later(known, now)
         self._views.expect(now)
 

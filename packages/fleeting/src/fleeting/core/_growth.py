@@ -159,7 +159,7 @@ class Growth:
 
     def request(self, count: int, now: float) -> None:
         """Ask for so many more, or for as many of them as `limits` allow now."""
-        granted = self.limits(now).allowed(count)
+        granted = self.limits(now).allowed(count) if count else 0
         if granted:
             self._bucket.take(granted, now)
             self.queued += granted
@@ -194,6 +194,8 @@ class Growth:
     def _unqueue(self, count: int, now: float) -> int:
         """Give up so many of what is queued, or all; returns how many there were."""
         count = min(count, self.queued)
+        if not count:
+            return 0
         self.queued -= count
         self._bucket.take(-count, now)
         return count

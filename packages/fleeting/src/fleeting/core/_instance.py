@@ -213,7 +213,7 @@ class Instance:
         """Whether it may be given work, from all that is known of it; of several reasons the most lasting one."""
         match self.phase:
             case Waiting() | Preparing():
-                return Availability(Access.COMING, self.trouble)
+                return Availability(Access.COMING, self.trouble) if self.trouble else COMING
             case Asleep(sleep):
                 return Availability(Access.ASLEEP, sleep.why)
             case Removing(why) | Held(why):
@@ -248,3 +248,4 @@ class Instance:
 
 
 AVAILABLE = Availability(Access.AVAILABLE)
+COMING = Availability(Access.COMING)

@@ -63,7 +63,8 @@ class Intent:
     @property
     def outstanding(self) -> int:
         """How many instances may still appear for it."""
-        return max(0, (self.count if self.accepted is None else self.accepted) - self.matched)
+        missing = (self.count if self.accepted is None else self.accepted) - self.matched
+        return missing if missing > 0 else 0  # noqa: FURB136  (`max` takes twice as long, and all ask this)
 
     def record(self, pool: str) -> IntentRecord:
         """For the journal."""

@@ -932,7 +932,8 @@ class Plan:
         """
         turn = self._turn
         self._deletions.send(self._now)
-        self._growth.drop_blocked(self._now)
+        if self._growth.queued:
+            self._growth.drop_blocked(self._now)
         turn.events += [messages.Changed(id_) for id_ in self._table.take_changed()]
         if turn.is_empty:
             return NOTHING

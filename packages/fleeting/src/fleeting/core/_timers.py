@@ -31,7 +31,8 @@ class Timers(Generic[K]):
         self._count += 1
         self._entries[key] = entry = (at, self._count, key)
         heapq.heappush(self.heap, entry)
-        if len(self.heap) > max(FEW, 4 * len(self._entries)):
+        entries = len(self.heap)
+        if entries > FEW and entries > 4 * len(self._entries):
             self._compact()
 
     def advance(self, key: K, at: float) -> None:

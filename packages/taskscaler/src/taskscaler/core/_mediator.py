@@ -787,7 +787,9 @@ class Core:
         node, level = ledger.node(pool, instance), known.availability
         match level.access:
             case Access.COMING:
-                if node is not None and node.closed is Closed.ASLEEP:
+                if node is None:  # as mostly; what it will be is seen once it is ready
+                    return
+                if node.closed is Closed.ASLEEP:
                     ledger.wake(node)
             case Access.ASLEEP:
                 if node is None or node.closed is not Closed.ASLEEP:

@@ -66,9 +66,9 @@ class _Times:
         """The median of those that say something by now; None: too few to say."""
         since, until = self._holds
         if not since <= now < until:
-            fresh = [(at, took) for at, took in self._last if now < at + FORGET]
-            self._typical = median(took for _, took in fresh) if len(fresh) >= ENOUGH else None
-            self._holds = now, min((at for at, _ in fresh), default=inf) + FORGET
+            fresh = [each for each in self._last if now < each[0] + FORGET]
+            self._typical = median([took for _, took in fresh]) if len(fresh) >= ENOUGH else None
+            self._holds = now, min(fresh, default=(inf,))[0] + FORGET
         return self._typical
 
 

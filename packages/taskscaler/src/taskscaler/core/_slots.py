@@ -320,7 +320,7 @@ def contribution(node: Node) -> Counts:
     if node.closed is None and not (node.cleaning or node.asleep or pool_slots.why_blocked or pool_slots.cordons):
         if not pool_slots.max_uses:
             return pool_slots.ordinary[taken]
-        room = node.room
+        room = min(free, max(0, pool_slots.max_uses - pool_slots.uses.get(node.instance, 0)))
         if room or taken:  # as nearly always; the rest would come to the same
             return Counts(taken, room, 1, free - room if taken else 0)
     if not (taken or node.cleaning or node.asleep or node.retained or pool_slots.cordons or pool_slots.why_blocked):
@@ -666,6 +666,8 @@ class PoolSlots:
         """Forget a node, which is closed for good."""
         self.version += 1
         del self.nodes[node.instance]
+        if node.counts is NOTHING_COUNTED:  # it was given up before
+            return
         self.counts = self.counts.moved(node.counts, NOTHING_COUNTED)
         for nodes in self.lists:
             nodes.pop(node.instance, None)
