@@ -66,3 +66,21 @@ def test_those_that_wait_at_the_ceiling_are_not_decided_on_one_by_one() -> None:
     assert world.core.decided == decided
     assert world.core.decisions[-1].demand.pending == 12
     assert world.core.decisions[-1].pools[0].limited_by == "max_instances"
+
+
+def test_what_was_idle_all_along_goes_as_soon_as_it_may() -> None:
+    """Though it was seen meanwhile that nothing else is due: it was retained then, and so nothing to be given up."""
+    world = a_world(jobs=2, idle_count=0)
+    core, began = world.core, world.now
+    first, second = world.running.values()
+    world.done(first)
+    world.done(second)
+    world.take(core.retain(first.instance, "an operator looks at it", world.now))
+    world.pass_time(IDLE_TIME / 2)
+    world.submit(1.0)  # the last to fall idle has it
+    world.pass_time(IDLE_TIME / 2 + 100)
+    assert world.now < began + 1.5 * IDLE_TIME
+    assert len(world.clouds["a"].machines) == 2
+    world.take(core.unretain(first.instance, world.now))
+    world.pass_time(10)
+    assert list(world.clouds["a"].machines) == [second.instance]
