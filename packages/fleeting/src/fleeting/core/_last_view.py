@@ -41,8 +41,9 @@ class LastView:
         open_, self._open = self._open, {}
         forgotten, self._forgotten = self._forgotten, {}
         if changed is None:
-            last, self._shown = self._shown, dict(view)
-            changed = _differences(last, self._shown)
+            changed = _differences(self._shown, view)
+            if changed:
+                self._shown = dict(view)
         else:
             changed = self._update(view, (*changed, *forgotten))
         looked_at = dict.fromkeys((*open_, *self._unknown, *changed))
