@@ -41,6 +41,7 @@ MACHINES = (
     "tests/taskscaler/test_serve_clients.py",
     "tests/taskscaler/test_serve_kept_bound.py",
     "tests/taskscaler_gitlab/test_custom_contract.py",
+    "tests/taskscaler_gitlab/test_dispatch.py",
     "tests/taskscaler_gitlab/test_relay_machine.py",
 )
 """The state machines, whose examples in the suite are always the same."""

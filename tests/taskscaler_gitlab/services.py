@@ -179,13 +179,17 @@ async def serving(
     clock: Clock | None = None,
     metrics: Metrics | None = None,
     traces: Traces | None = None,
+    pools: Sequence[str] = ("default",),
+    rules: str = "",
     **pool: Any,  # noqa: ANN401  (a pool's settings)
 ) -> AsyncIterator[Bench]:
     """Run a runner while the body runs; then it leaves its jobs, or is as good as killed. *cells*: instead of one."""
     path = here / "config.toml"
     place = "" if cells else PLACE.format(url=url, token=token or gitlab.runner_token)
     tables = "".join(each.table(here) for each in cells)
-    path.write_text(FILE.format(place=place, concurrent=concurrent, more=f"{more}\n{tables}", kind=kind))
+    several = "".join(f'[[runners.autoscaler.pools]]\nname = "{name}"\n' for name in pools if len(pools) > 1)
+    file = FILE.format(place=place, concurrent=concurrent, more=f"{more}\n{tables}", kind=kind)
+    path.write_text(f"{file}{several}{rules}")
     ways = {each.url: each.way for each in cells}
     said: list[str] = []
     service = RunnerService(
@@ -198,10 +202,10 @@ async def serving(
         metrics=metrics,
         runs=runs or Scripted(),
     )
-    group = FakeGroup(cloud or FakeCloud())
+    groups = {name: FakeGroup(cloud or FakeCloud(identity=f"fake/{name}")) for name in pools}
     settings = {"max_instances": 2, "capacity_per_instance": 2, "update_interval": 0.2, **pool}
     scaler = Taskscaler(
-        Pool(group, dial=group.dial, **settings),
+        [Pool(group, name=name, dial=group.dial, **settings) for name, group in groups.items()],
         clock=LoopClock(),
         journal=journal,
         delete_instances_on_shutdown=False,

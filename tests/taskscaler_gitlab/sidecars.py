@@ -109,6 +109,8 @@ async def serving(
     run_with: str = "sidecar",
     traces: Traces | None = None,
     cells: Sequence[CellHere] = (),
+    pools: Sequence[str] = ("default",),
+    rules: str = "",
     **pool: Any,  # noqa: ANN401  (a pool's settings)
 ) -> AsyncIterator[Desk]:
     """Run a runner while the body runs; then it leaves its jobs, or is as good as killed, and instances stay."""
@@ -116,7 +118,9 @@ async def serving(
     sidecar = sidecar or f'binary = "{program}"'
     settings = {"concurrent": concurrent, "own": own, "sidecar": sidecar, "more": more, "run_with": run_with}
     place = "" if cells else PLACE.format(url=URL, token=gitlab.runner_token)
-    path.write_text(FILE.format(place=place, tables="".join(each.table(here) for each in cells), **settings))
+    several = "".join(f'[[runners.autoscaler.pools]]\nname = "{name}"\n' for name in pools if len(pools) > 1)
+    tables = "".join(each.table(here) for each in cells)
+    path.write_text(FILE.format(place=place, tables=tables, **settings) + several + rules)
     ways = {each.url: each.way for each in cells}
     said: list[str] = []
     service = RunnerService(
@@ -127,7 +131,11 @@ async def serving(
         say=said.append,
         connect=lambda of: GitLabClient(of.url, transport=ways.get(of.url) or gitlab.transport()),
     )
-    group = fleeting.load("local", {"directory": str(here / "group")})
+    groups = {
+        name: fleeting.load("local", {"directory": str(here / f"group{f'-{name}' * (len(pools) > 1)}")})
+        for name in pools
+    }
+    group = next(iter(groups.values()))
     fast = {
         "max_instances": 2,
         "capacity_per_instance": 2,
@@ -135,7 +143,7 @@ async def serving(
         "update_interval_when_expecting": 0.1,
     }
     scaler = Taskscaler(
-        Pool(group, **{**fast, **pool}),
+        [Pool(each, name=name, **{**fast, **pool}) for name, each in groups.items()],
         clock=LoopClock(),
         journal=journal,
         delete_instances_on_shutdown=not (is_killed or is_left),

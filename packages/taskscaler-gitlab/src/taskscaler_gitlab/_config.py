@@ -17,6 +17,8 @@ from fleeting.config import did_you_mean, file_error, find_runner, quoted, read_
 from fleeting.errors import ConfigProblem, Mistake
 from fleeting.plugins import structure
 from taskscaler.config import RunnerConfig, load
+from taskscaler_gitlab._dispatch import Dispatch
+from taskscaler_gitlab._dispatch_config import read_rules
 from taskscaler_gitlab._settings import (
     FEATURE_FLAGS,
     CacheSettings,
@@ -55,6 +57,9 @@ class ServiceConfig:
     top: Top
     """What holds for all entries."""
 
+    dispatch: Dispatch
+    """The rules of ``[[dispatch]]`` that are for the entry."""
+
     ignored: tuple[str, ...]
     """Key paths of GitLab's that mean nothing here, in the order of the file."""
 
@@ -92,11 +97,13 @@ def read_config(path: Path, *, runner: str | None = None) -> ServiceConfig:
     key, entry = find_runner(file, runner, source=str(path))
     problems: list[ConfigProblem] = []
     unsupported = [*_unsupported(entry)]
-    top = _read(Top, file, "", problems, {"runners"})
+    top = _read(Top, file, "", problems, {"runners", "dispatch"})
     ours = with_a_place(without_passed(_without_clouds(entry)))
     own = _read(RunnerSettings, ours, key, problems, {"autoscaler"})
     fleet = _fleet(path, runner, problems)
     problems += (*sidecar_problems(entry, own, key), *upstream_problems(entry, key))
+    pools = [each.name for each in fleet.autoscaler.all_pools] if fleet is not None else []
+    rules = read_rules(file, pools, own.name, problems) if fleet is not None and own is not None else ()
     settings = None if own is None else _with_files(with_passed(own, entry), path.parent, key, problems)
     if problems or top is None or settings is None or fleet is None:
         raise file_error(problems, file, source=str(path))
@@ -105,6 +112,7 @@ def read_config(path: Path, *, runner: str | None = None) -> ServiceConfig:
         runner=settings,
         fleet=fleet,
         top=top,
+        dispatch=Dispatch(rules),
         ignored=tuple(_ignored(file, entry, fleet, has_sidecars=settings.has_sidecars)),
         unsupported=(*(() if settings.has_sidecars else unsupported), *fleet.unsupported),
     )
@@ -252,7 +260,7 @@ def _with_files(
 
 def _ignored(file: Table, entry: Table, fleet: RunnerConfig, *, has_sidecars: bool) -> Iterator[str]:
     """What means nothing here, in the order of the file; to sidecars, everything about jobs means what it should."""
-    yield from (key for key in file if key not in {"runners", *_keys(Top)})
+    yield from (key for key in file if key not in {"runners", "dispatch", *_keys(Top)})
     if has_sidecars:
         yield from (key for key in fleet.ignored if key.startswith("runners.autoscaler."))
         return

@@ -77,6 +77,18 @@ class Record:
     settings: str = ""
     """The name of the settings that it runs with; see `_noted_settings`."""
 
+    rule: str = ""
+    """The name of the rule of ``[[dispatch]]`` that says where it runs; empty: none does."""
+
+    dispatched: str = ""
+    """What became of it by the rules, as a sentence without its end; empty: there are none."""
+
+    pools: tuple[str, ...] = ()
+    """The pools that it may use, in order of preference; empty: any."""
+
+    refusal: str = ""
+    """Why it is to fail instead of being run; empty: it is not."""
+
     stage: Stage = Stage.TAKEN
     """How far it has come."""
 

@@ -24,7 +24,9 @@ from taskscaler.executors import Executor, Reattaches, load_executor
 from taskscaler.observers.metrics import Metrics
 from taskscaler_gitlab._asking import Asking
 from taskscaler_gitlab._config import ServiceConfig, read_config
+from taskscaler_gitlab._dispatch import Ceilings, Decision
 from taskscaler_gitlab._finished import FinishedJob, finished, keep
+from taskscaler_gitlab._gate import Gate
 from taskscaler_gitlab._gitlab import about, client_of
 from taskscaler_gitlab._keeping import Limits, outdated
 from taskscaler_gitlab._limits import Facts, describe
@@ -108,6 +110,7 @@ class RunnerService:
     """How jobs run in their slots."""
 
     _follows: Follows = field(factory=Follows, init=False)
+    _gate: Gate = field(init=False)
     _meter: RunnerMetrics | None = field(default=None, init=False)
     _scaler: Taskscaler = field(init=False)
     _clock: Clock = field(init=False)
@@ -143,6 +146,10 @@ class RunnerService:
 
     _begun: bool = field(default=False, init=False)
     _done: anyio.Event = field(factory=anyio.Event, init=False)
+
+    @_gate.default
+    def _gate_of_rules(self) -> Gate:
+        return Gate(Ceilings(self.config.dispatch.ceilings))
 
     @property
     def name(self) -> str:
@@ -350,6 +357,8 @@ class RunnerService:
         has_slot = {each.key for each in self._scaler.detached}
         for work in sorted(self._active, key=lambda each: each.record.taken_at):
             record = work.record
+            if record.key in has_slot:
+                self._gate.resume(record.rule, record.key)
             if isinstance(work, Work) and record.stage is Stage.TAKEN and not work.wreck and record.key not in has_slot:
                 self._asking.resume(record.key)
 
@@ -370,6 +379,7 @@ class RunnerService:
             outlives=self.is_kept and isinstance(self.executor, Reattaches),
             is_draining=lambda: self._draining,
             follows=self._follows,
+            gate=self._gate,
             cell=cell.name,
             admitted=lambda key: self._asking.admitted(key),  # noqa: PLW0108  (it is made later)
         )
@@ -496,6 +506,8 @@ class RunnerService:
         self._asking.note_change()
         tokens = "".join(f", the token{' of ' * bool(name)}{name}" for name in others)
         self.say(f"reloaded: concurrent = {config.top.concurrent}, limit = {new.limit}{tokens}")
+        if config.dispatch.rules != self.config.dispatch.rules:
+            top.append("dispatch")
         later = dict.fromkeys(_CONTENTS.get(name, name) for name in names if name not in _RELOADED)
         return [*(f"{name} changed" for name in top), *(f"runners.{name} changed" for name in later)]
 
@@ -523,27 +535,43 @@ class RunnerService:
     async def _take(self, cell: Cell, job: Job, key: str) -> None:
         """Note a job down before anything else, and begin with it; one that cannot be noted down fails at once."""
         try:
-            work = await self._noted(cell, job, key)
+            decision = self.config.dispatch.decide(job)
+            work = await self._noted(cell, job, key, decision)
         except Exception as error:
             log.exception("job_refused", extra={"job": job.id})
             why = (isinstance(error, OSError) and error.strerror) or type(error).__name__
             await self._refuse(cell, job, key, f"it cannot be noted down ({why})")
             return
         self._works[work.directory.path.name] = work
+        if decision.refusal:
+            await self._scaler.unreserve(key)
+            self.say(f"note: the job {job.id} fails: {decision}")
         if self._ends_for_good:
             work.hand_back()
         self._tasks.start_soon(self._see_through, work)
 
-    async def _noted(self, cell: Cell, job: Job, key: str) -> Work | RelayWork:
-        """Note a job down. What is raised, it raises."""
+    async def _noted(self, cell: Cell, job: Job, key: str, decision: Decision) -> Work | RelayWork:
+        """Note a job down, and what the rules say of it. What is raised, it raises.
+
+        One that is refused needs nobody but us to say so.
+        """
         noted: Work | RelayWork
-        if self.config.runner.has_sidecars:
+        if self.config.runner.has_sidecars and not decision.refusal:
             with anyio.CancelScope(shield=True):
-                take = partial(self._relays.take, origin=cell.origin, now=self._clock.now())
+                take = partial(self._relays.take, origin=cell.origin, now=self._clock.now(), decision=decision)
                 noted = await to_thread.run_sync(take, cell.shop, job, key)
         else:
             directory = JobDirectory.of(self.directory / "jobs", cell.origin, job.id, key)
-            record = Record(key=key, prefix=directory.path.name, taken_at=self._clock.now(), settings=cell.noted)
+            record = Record(
+                key=key,
+                prefix=directory.path.name,
+                taken_at=self._clock.now(),
+                settings=cell.noted,
+                rule=decision.rule,
+                dispatched=str(decision) if self.config.dispatch.rules else "",
+                pools=decision.pools,
+                refusal=decision.refusal,
+            )
             with anyio.CancelScope(shield=True):
                 await to_thread.run_sync(directory.begin, job, record)
             noted = Work(cell.shop, job, directory, record)
@@ -570,8 +598,11 @@ class RunnerService:
         with self._unforeseen.contained("job_not_copied", job=work.job.id):
             if isinstance(work, Work) and work.wreck:
                 await to_thread.run_sync(work.directory.copy_aside, self._shelf)
-        with self._unforeseen.contained("job_stuck", job=work.job.id):
-            await work.see_through()
+        try:
+            with self._unforeseen.contained("job_stuck", job=work.job.id):
+                await work.see_through()
+        finally:
+            self._gate.leave(work.record.key)
         with self._unforeseen.contained("job_not_tidied", job=work.job.id):
             if work.problem:
                 self.say(f"warning: the job {work.job.id} cannot continue: {work.problem}")

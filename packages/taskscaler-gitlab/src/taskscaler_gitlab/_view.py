@@ -145,6 +145,8 @@ class JobView:
             return f"has {self.state}; that is being reported to {work.shop.settings.url}"
         if work.lease is not None and work.begun_at is not None:
             return f"runs in slot {work.lease.slot} of {work.lease.instance} for {span(now - work.begun_at)}"
+        if at_gate := work.shop.gate.why(work.record.rule, work.record.key):
+            return at_gate
         waits = f"waits for its slot for {span(now - work.record.taken_at)}, for the runner {shorten(self._token)}"
         return f"{waits}; placed {work.record.tries - 1} times before" if work.record.tries > 1 else waits
 

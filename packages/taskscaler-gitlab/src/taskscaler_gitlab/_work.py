@@ -20,6 +20,7 @@ from taskscaler import Lease, LeaseLost, NoCapacity, Taskscaler
 from taskscaler.executors import Executor
 from taskscaler.tracing import SpanContext
 from taskscaler.tracing import Trace as JobTrace
+from taskscaler_gitlab._gate import Gate
 from taskscaler_gitlab._record import JobDirectory, Record, Stage
 from taskscaler_gitlab._settings import RunnerSettings
 from taskscaler_gitlab._traces import Follows, followed_try
@@ -33,6 +34,7 @@ RETURN = 60.0
 
 _SYSTEM = Outcome(is_success=False, failure_reason="runner_system_failure")
 _CANCELED = Outcome(is_success=False, failure_reason="job_canceled")
+_REFUSED = Outcome(is_success=False, failure_reason="runner_configuration_error")
 _INTERRUPTED = Outcome(is_success=False, failure_reason="runner_interrupted")
 
 log = logging.getLogger("taskscaler.gitlab")
@@ -114,6 +116,9 @@ class Shop:
 
     follows: Follows = field(factory=Follows)
     """How jobs are followed as traces."""
+
+    gate: Gate = field(factory=Gate)
+    """Where jobs wait whose rule has a ceiling."""
 
     cell: str = ""
     """Which of the runner's GitLabs they are from; empty: there is one."""
@@ -277,11 +282,12 @@ class Work:
 
     @property
     def account(self) -> Sequence[str]:
-        """What an explanation says of it beyond what it says of every job: how much of its log GitLab has."""
+        """What an explanation says of it beyond what it says of every job: its rule, how much of its log is sent."""
+        dispatched = (self.record.dispatched,) if self.record.dispatched else ()
         if self.report is None:
-            return ()
+            return dispatched
         trace = self.report.report.trace
-        return (f"GitLab has {trace.sent} of the {trace.size} bytes of its log",)
+        return (*dispatched, f"GitLab has {trace.sent} of the {trace.size} bytes of its log")
 
     async def see_through(self) -> None:
         """See it to its end, or as far as this process goes; whatever goes wrong is its own."""
@@ -328,6 +334,7 @@ class Work:
     def hand_back(self) -> None:
         """Wait no longer for a slot, if the fleet hands out none any more and nothing of it has run."""
         self._unwanted.set()
+        self.shop.gate.wake(self.record.key)
 
     # --- towards GitLab ----------------------------------------------------------------------------------
 
@@ -412,6 +419,9 @@ class Work:
         if self.record.outcome is not None:
             await self._let_go()  # its slot, if we were killed before that was given back
             return self.record.outcome
+        if self.record.refusal:
+            report.note(f"\x1b[31;1mERROR: Job failed: this runner does not run it: {self.record.refusal}\x1b[0;m\n")
+            return _REFUSED
         try:
             outcome = await self._wrecked() if self.wreck else await self._interruptible(report)
         except (_NotOurs, _HandedBack):
@@ -515,13 +525,11 @@ class Work:
                 return await scaler.reattach(key)
             if await self._has_begun():
                 raise _Failed("its instance was lost while the runner was away")
-            await self.shop.admitted(key)
-            return await scaler.acquire_lease(key, persistent=self.shop.outlives, place=self._place)
+            return await self._acquired()
         except LeaseLost as error:
             if await self._has_begun():
                 raise _Failed(f"its instance was lost while the runner was away ({error.loss})") from error
-            await self.shop.admitted(key)
-            return await scaler.acquire_lease(key, persistent=self.shop.outlives, place=self._place)
+            return await self._acquired()
         except NoCapacity as error:
             if self.shop.is_draining():
                 if await self._has_begun():
@@ -529,6 +537,19 @@ class Work:
                 await self._unwanted.wait()
                 raise _HandedBack from error
             raise _Failed(f"there was no instance for it in time ({one_line(str(error))})") from error
+
+    async def _acquired(self) -> Lease:
+        """A new slot, of the pools that its rule allows, once no more jobs run by it than may. Raises as `_slot`."""
+        scaler, record = self.shop.scaler, self.record
+        if gone := [pool for pool in record.pools if pool not in scaler.groups]:
+            raise _Failed(f"the rule {record.rule!r} sent it to the pool {gone[0]}, which the fleet has no more")
+        await self.shop.admitted(record.key)
+        await self.shop.gate.turn(record.rule, record.key, scaler)
+        if self._unwanted.is_set():
+            raise _HandedBack
+        return await scaler.acquire_lease(
+            record.key, persistent=self.shop.outlives, place=self._place, pools=record.pools or None
+        )
 
     async def _has_begun(self) -> bool:
         """Whether anything of it may have run."""

@@ -37,16 +37,26 @@ def main() -> None:
 @click.argument("config", metavar="CONFIG", type=_FILE)
 @_RUNNER
 @click.option("--canary", is_flag=True, help="Also run a job on the fleet that GitLab knows nothing about.")
-def check(config: Path, runner: str | None, *, canary: bool) -> None:
+@click.option(
+    "--job",
+    metavar="PAYLOAD",
+    type=_FILE,
+    help="Only say what the rules of [[dispatch]] make of a job: the JSON that GitLab hands it out with, in a file.",
+)
+def check(config: Path, runner: str | None, *, canary: bool, job: Path | None) -> None:
     """Ask GitLab whether the token is valid, look at the fleet, and list the keys of the file that are ignored.
 
     Nothing is changed anywhere, and the runner may be running. With --canary, a job runs as GitLab's jobs do, except
     that this command stands in for GitLab; an instance is created if there is none, and stays for the runner. This is
     refused while the runner is running, while it has unfinished jobs, and, unless the file has `preexisting`, while
-    there are instances that it does not know.
+    there are instances that it does not know. With --job, nobody is asked anything.
     """
-    from taskscaler_gitlab.cli._check import check_config
+    from taskscaler_gitlab.cli._check import check_config, check_job
 
+    if job is not None and canary:
+        raise click.UsageError("--job asks nobody, --canary runs a job; use one of them")
+    if job is not None:
+        sys.exit(check_job(config, runner, job))
     sys.exit(check_config(config, runner, canary=canary))
 
 

@@ -10,9 +10,11 @@ import click
 
 from fleeting import FleetingError, PluginNotFound
 from fleeting.cli import FAILED, SUCCEEDED, WRONG, WRONG_FILE, report_errors
-from gitlab_jobs import GitLabJobsError
+from fleeting.plugins import one_line
+from gitlab_jobs import GitLabJobsError, Job, decode_job
 from taskscaler_gitlab._config import ServiceConfig, read_config
 from taskscaler_gitlab._gitlab import about, client_of, said
+from taskscaler_gitlab._record import MAX_JOB
 from taskscaler_gitlab._settings import RunnerSettings
 from taskscaler_gitlab._sidecar_settings import keys_that_jobs_can_read
 
@@ -35,6 +37,41 @@ def check_config(path: Path, runner: str | None, *, canary: bool = False) -> int
     return fly_canary(config, runner)
 
 
+def check_job(path: Path, runner: str | None, payload: Path) -> int:
+    """Say what the rules make of a job, and return the exit status. Nothing is connected to."""
+    try:
+        config = read_config(path, runner=runner)
+        job = _read_job(payload)
+    except WRONG_FILE as error:
+        return report_errors([error], WRONG)
+    except (ValueError, GitLabJobsError) as error:
+        click.echo(f"error: {payload}: {one_line(str(error))}; expected what GitLab answers to jobs/request", err=True)
+        return WRONG
+    for shadow in config.dispatch.shadows():
+        click.echo(f"warning: {shadow}")
+    info = job.job_info
+    what = " of ".join(filter(None, (one_line(info.name), one_line(info.project_full_path))))
+    decision = config.dispatch.decide(job)
+    click.echo(f"job {job.id}{f' ({what})' if what else ''}: {decision}")
+    if most := config.dispatch.ceilings.get(decision.rule):
+        click.echo(f"at most {most} jobs run by that rule at once; others wait")
+    return SUCCEEDED
+
+
+def _read_job(path: Path) -> Job:
+    """Read a job's description.
+
+    Raises:
+        OSError: The file cannot be read.
+        ValueError, GitLabJobsError: It is no such thing.
+    """
+    with path.open("rb") as file:
+        data = file.read(MAX_JOB + 1)
+    if len(data) > MAX_JOB:
+        raise ValueError(f"it has more than {MAX_JOB >> 20} MiB")
+    return decode_job(data)
+
+
 def _looked(look: Callable[[], Coroutine[Any, Any, str]]) -> int:
     """Print what is seen, or why nothing is; returns the exit status."""
     try:
@@ -52,12 +89,13 @@ def notes_of(config: ServiceConfig) -> list[str]:
     ignored = [f"ignored: {key} means nothing here" for key in config.ignored]
     unsupported = [f"note: {sentence}" for sentence in config.unsupported]
     cells = [f"cells: {sentence}" for sentence in _cells(config.runner)]
+    shadows = [f"warning: {shadow}" for shadow in config.dispatch.shadows()]
     sidecars = [f"sidecars: {sentence}" for sentence in _sidecars(config.runner)]
     readable = [
         f"warning: jobs can read {key}, which their sidecar has in a file of theirs; use a role of the instance instead"
         for key in keys_that_jobs_can_read(config.runner)
     ]
-    return [*ignored, *unsupported, *cells, *sidecars, *readable]
+    return [*ignored, *unsupported, *shadows, *cells, *sidecars, *readable]
 
 
 def _cells(runner: RunnerSettings) -> Iterator[str]:

@@ -22,7 +22,7 @@ MAX_RECORD = 1 << 20
 """Bytes of a record that we have written ourselves; it names every job that one depends on."""
 
 _FILE = "delivery.json"
-_SINCE = ("traceparent", "tracestate")
+_SINCE = ("traceparent", "tracestate", "rule", "dispatched", "pools")
 """What earlier releases do not know: where there is none, they read what this one has written."""
 
 

@@ -145,6 +145,15 @@ class Record:
     dependencies: Mapping[str, str] = field(factory=dict)
     """The jobs whose artifacts it starts with, by their numbers: hashes of their tokens."""
 
+    rule: str = ""
+    """The name of the rule of ``[[dispatch]]`` that says where it runs; empty: none does."""
+
+    dispatched: str = ""
+    """What became of it by the rules, as a sentence without its end; empty: there are none."""
+
+    pools: tuple[str, ...] = ()
+    """The pools that it may use, in order of preference; empty: any."""
+
     standing: Standing = Standing.TAKEN
     """How far it has come."""
 

@@ -14,6 +14,7 @@ from fleeting import ConfigError, FleetingError, Unsupported
 from fleeting.plugins import one_line
 from gitlab_jobs import Job, JobInfo, shorten
 from taskscaler import Lease, TaskscalerError
+from taskscaler_gitlab._dispatch import Decision
 from taskscaler_gitlab._settings import RunnerSettings
 from taskscaler_gitlab._work import FAREWELL, Shop
 from taskscaler_gitlab.relay._about import About
@@ -25,6 +26,7 @@ from taskscaler_gitlab.relay._sidecar import Sidecars, detaching, end_leftovers
 from taskscaler_gitlab.relay._ways import Listening, Ways
 from taskscaler_gitlab.relay._work import RelayWork
 
+_NONE = Decision()
 _SHOWN = 9
 """Characters of a token that gitlab-runner makes a part of paths, and of the names of containers and volumes: a slot's
 own, so that the next job there finds the clones, and that of another slot, which runs at the same time, does not."""
@@ -173,14 +175,16 @@ class Relays:
         """Where a job is noted down."""
         return DeliveryDirectory.of(self.directory / "deliveries", origin, job, key)
 
-    def take(self, shop: Shop, job: Job, key: str, *, origin: str, now: float) -> RelayWork:
-        """Note down a job that was just handed out; blocks.
+    def take(self, shop: Shop, job: Job, key: str, *, origin: str, now: float, decision: Decision = _NONE) -> RelayWork:
+        """Note down a job that was just handed out, and what the rules say of it; blocks.
 
         Raises:
             OSError: It cannot be noted down.
         """
         keeps_token = self.settings.taskscaler.keep_job_tokens
         record = record_of(job, key=key, prefix=origin, now=now, keeps_token=keeps_token)
+        if decision.rule:
+            record = evolve(record, rule=decision.rule, dispatched=str(decision), pools=decision.pools)
         directory = self.directory_of(origin, job.id, key)
         directory.note(record)
         return self._work(shop, directory, record, job)

@@ -212,7 +212,8 @@ class RelayWork:
     def account(self) -> Sequence[str]:
         """What an explanation says of it beyond what it says of every job."""
         last = (_STILL_AT_GITLAB,) if self._is_settling else ()
-        return (*_account(self.relay.record), *last)
+        dispatched = (self.record.dispatched,) if self.record.dispatched else ()
+        return (*dispatched, *_account(self.relay.record), *last)
 
     async def see_through(self) -> None:
         """See it to its end, or as far as this process goes; whatever goes wrong is its own."""
@@ -447,7 +448,9 @@ class RelayWork:
             key, place, scaler = self.relay.record.key, self._queue_place, self.shop.scaler
             try:
                 await self.shop.admitted(key)
-                found.append(await scaler.acquire_lease(key, persistent=self.shop.outlives, place=place))
+                await self.shop.gate.turn(self.record.rule, key, scaler)
+                pools = self.record.pools or None
+                found.append(await scaler.acquire_lease(key, persistent=self.shop.outlives, place=place, pools=pools))
             except NoCapacity as error:
                 why = f"there was no instance for it in time ({one_line(str(error))})"
                 is_draining = self.shop.is_draining()
