@@ -50,6 +50,7 @@ LATER = (
     "tests/e2e/test_static_ssh.py",
     "tests/fleeting/test_new_plugin.py::test_what_is_written_passes_as_it_is[the-cloud",
     "tests/taskscaler_gitlab/test_dependencies.py::test_a_zip_of_70000_files_is_taken",
+    "tests/taskscaler_gitlab/test_router_as_a_program.py::test_the_same_conversation_through_the_router",
     f"{STORIES_OF_SIDECARS}[that is cancelled]",
     f"{STORIES_OF_SIDECARS}[that is placed again]",
     f"{STORIES_OF_SIDECARS}[that loses its sidecar]",

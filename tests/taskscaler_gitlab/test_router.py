@@ -1,11 +1,14 @@
 """A router before cells: each call gets to the cell that it is for, and no other hears of it."""
 
 import json
+import ssl
 from pathlib import Path
 
 import anyio
 import httpx
 import pytest
+import trustme
+from attrs import evolve
 
 from gitlab_jobs import Artifact, ArtifactsFile, Dependency, Outcome, Refused
 from gitlab_jobs.client import GitLabClient, reporting
@@ -307,3 +310,22 @@ async def test_a_router_that_ends_answers_those_who_wait(tmp_path: Path) -> None
             await serving.stop(PATIENCE)
         assert [each.status_code for each in answers] == [204, 204]
         assert serving.router.polls.open == 0
+
+
+async def test_tls_on_both_sides(tmp_path: Path) -> None:
+    """Cells with a private authority, and a router with a certificate of its own."""
+    authority = trustme.CA()
+    certificate, chain = tmp_path / "certificate.pem", tmp_path / "authority.pem"
+    issued = authority.issue_cert("127.0.0.1")
+    certificate.write_bytes(issued.private_key_and_cert_chain_pem.bytes())
+    authority.cert_pem.write_to_path(chain)
+    trusting = ssl.create_default_context(cafile=str(chain))
+    async with cells(tmp_path, certificate=certificate) as at:
+        at.tls_ca_file = str(chain)
+        at.settings = evolve(at.settings, tls_cert_file=str(certificate))
+        at.add_everywhere("glrt-everywhere")
+        number = at.gitlabs["2"].enqueue(a_job())
+        async with at.routed() as serving, GitLabClient(serving.urls[0], tls=trusting) as client:
+            assert serving.urls[0].startswith("https://127.0.0.1:")
+            assert await run(client, "glrt-everywhere") == number
+        assert at.gitlabs["2"].server.jobs[number].state is State.SUCCESS

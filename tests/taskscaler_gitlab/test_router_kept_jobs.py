@@ -1,0 +1,111 @@
+"""Jobs that a router keeps for a runner that does not come: each is given back to its cell, also after a crash."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import anyio
+import pytest
+
+from gitlab_jobs.client import GitLabClient
+from gitlab_jobs.testing import FakeGitLab, State
+from taskscaler_gitlab.cells import _polls
+from taskscaler_gitlab.cells._held import Answer
+from taskscaler_gitlab.cells._kept import Kept, KeptJob, Owed
+from taskscaler_gitlab.cells._serve import Serving
+from tests.taskscaler_gitlab.routers import ABOUT, Cells, a_job, cells
+
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]
+
+RUNNER = b"r" * 32
+TWO_PHASE = {**ABOUT, "features": {**ABOUT["features"], "two_phase_job_commit": True}}
+
+
+@asynccontextmanager
+async def keeping(here: Path, *, two_phase: bool) -> AsyncIterator[tuple[Cells, FakeGitLab, KeptJob]]:
+    """A cell that has handed out a job, and the job as it is kept."""
+    async with cells(here, count=1) as at:
+        gitlab = at.gitlabs["1"]
+        gitlab.enqueue(a_job())
+        async with GitLabClient(at.urls["1"]) as client:
+            asked = await client.ask(gitlab.runner_token, info=TWO_PHASE if two_phase else ABOUT)
+        assert asked.job
+        owed = Owed("1", asked.job.id, asked.job.token)
+        yield at, gitlab, KeptJob(owed, Answer(201, {}, b"{}"), anyio.current_time() + 3600, two_phase)
+
+
+async def test_a_job_that_nobody_comes_for_is_failed(tmp_path: Path) -> None:
+    """As the runner's system's fault, so that it can be retried; nothing is left on the disk."""
+    async with keeping(tmp_path, two_phase=False) as (at, gitlab, job), at.routed() as serving:
+        kept = serving.router.polls.kept
+        await kept.keep(RUNNER, job)
+        (note,) = (tmp_path / "router" / "kept").iterdir()
+        assert note.stat().st_mode & 0o777 == 0o600
+        assert kept.overdue(job.until - 1) == []
+        await serving.router.polls.give_up_all()
+        stored = gitlab.server.jobs[job.owed.number]
+        assert (stored.state, stored.failure_reason) == (State.FAILED, "runner_system_failure")
+        assert [*(tmp_path / "router" / "kept").iterdir()] == []
+        assert len(kept) == 0
+
+
+async def test_a_job_that_a_crashed_router_has_kept_is_failed_by_the_next(tmp_path: Path) -> None:
+    """Its cell would believe for an hour that it runs."""
+    async with keeping(tmp_path, two_phase=False) as (at, gitlab, job):
+        await Kept(tmp_path / "router" / "kept").keep(RUNNER, job)
+        async with at.routed():
+            with anyio.fail_after(60):
+                stored = await gitlab.ended(job.owed.number)
+                while [*(tmp_path / "router" / "kept").iterdir()]:  # noqa: ASYNC110  (nobody says)
+                    await anyio.sleep(0.01)
+        assert (stored.state, stored.failure_reason) == (State.FAILED, "runner_system_failure")
+
+
+async def test_a_job_that_was_given_is_not_failed_later(tmp_path: Path) -> None:
+    """The note is gone before the runner has it."""
+    async with keeping(tmp_path, two_phase=False) as (at, gitlab, job):
+        kept = Kept(tmp_path / "router" / "kept")
+        await kept.keep(RUNNER, job)
+        assert await kept.take(b"another") is None
+        assert await kept.take(RUNNER) is job
+        assert kept.left() == []
+        async with at.routed():
+            await anyio.wait_all_tasks_blocked()
+        assert gitlab.server.jobs[job.owed.number].state is State.RUNNING
+
+
+async def test_a_cell_that_waits_for_the_acceptance_hears_that_the_job_is_prepared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And gives it to somebody else when it hears no more; nothing of it is noted down."""
+    monkeypatch.setattr(_polls, "SIGN", 0.01)
+    async with keeping(tmp_path, two_phase=True) as (at, gitlab, job), at.routed() as serving:
+        await serving.router.polls.kept.keep(RUNNER, job)
+        with anyio.fail_after(60):
+            while gitlab.calls["update"] < 3:  # noqa: ASYNC110  (nobody says)
+                await anyio.sleep(0.01)
+        assert gitlab.server.jobs[job.owed.number].state is State.PENDING
+        assert not (tmp_path / "router" / "kept").exists()
+        await serving.router.polls.give_up_all()
+        assert gitlab.server.jobs[job.owed.number].state is State.PENDING
+
+
+async def test_a_note_that_cannot_be_read_or_is_of_a_cell_that_is_gone_stops_nothing(tmp_path: Path) -> None:
+    """The router starts, and answers."""
+    kept = tmp_path / "router" / "kept"
+    kept.mkdir(parents=True, mode=0o700)
+    (tmp_path / "router").chmod(0o700)
+    (kept / "1-7.json").write_text("{")
+    (kept / "9-7.json").write_text('{"cell": "9", "number": 7, "token": "t"}')
+    async with keeping(tmp_path, two_phase=False) as (at, gitlab, _), at.routed() as serving:
+        await answers(serving, gitlab)
+        with anyio.fail_after(60):
+            while (kept / "9-7.json").exists():  # noqa: ASYNC110  (nobody says)
+                await anyio.sleep(0.01)
+        assert (kept / "1-7.json").exists()
+
+
+async def answers(serving: Serving, gitlab: FakeGitLab) -> None:
+    """See that it does."""
+    async with GitLabClient(serving.urls[0]) as client:
+        assert (await client.verify(gitlab.runner_token)).id == 1
