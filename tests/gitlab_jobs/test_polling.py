@@ -36,6 +36,22 @@ def test_a_ticket_is_kept_until_there_is_another() -> None:
         assert polling.ticket == kept
 
 
+def test_one_of_several_is_asked_as_often_as_it_has_jobs() -> None:
+    """As many requests as there may be after a job, and at once after one that was held; one that is busy, later."""
+    polling = Polling(0.0, request_concurrency=4, is_eager=True)
+    assert polling.limit == 1
+    ask(polling, 0.0, status=201)
+    assert polling.limit == 4
+    ask(polling, 0.0)  # not held: one that may be follows
+    assert (polling.limit, polling.wake) == (2, 0.0)
+    for since, until, due in ((0.0, 50.0, 50.0), (50.0, 50.1, 53.0)):
+        polling.asked()
+        polling.answered(Polled(status=204), until, asked_at=since)
+        assert polling.wake == due
+    ask(polling, 53.0, status=503, wait=20.0)
+    assert polling.wake == 73.0
+
+
 def test_three_refusals_silence_a_runner() -> None:
     """For an hour; anything else in between counts from the beginning."""
     polling = Polling(0.0)

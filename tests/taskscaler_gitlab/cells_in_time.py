@@ -56,14 +56,16 @@ class World:
 
     most_surplus: int = field(default=0, init=False)
     worst: float = field(default=0.0, init=False)
-    """Seconds for which a slot was idle at the longest while a job waited in a cell that could be reached."""
+    """Seconds for which a slot was idle at the longest while jobs waited in a cell that could be reached."""
 
     asked_while_down: Counter[str] = field(factory=Counter, init=False)
     _queue: list[tuple[float, int, Callable[[], None]]] = field(factory=list, init=False)
     _numbers: "itertools.count[int]" = field(factory=itertools.count, init=False)
     _has_begun: bool = field(default=False, init=False)
     _wants: int = field(default=0, init=False)
-    _idle_since: float | None = field(default=None, init=False)
+    _idle_since: list[float] = field(factory=list, init=False)
+    """Since when each idle slot is, or jobs wait for one, whatever is later; the longest first."""
+
     _lengths: Sequence[float] = (1.0, 0.55, 1.3, 0.8, 1.45, 0.7, 1.2)
     """How much longer or shorter than that they take, one after the other."""
 
@@ -82,6 +84,7 @@ class World:
                 self._at(at, lambda name=name, number=number: self._arrives(name, f"{name}-{number}"))  # type: ignore[misc]
             self._at(cell.down[0], lambda name=name: self._goes_down(name))  # type: ignore[misc]
         total = sum(len(each.arrivals) for each in self.cells.values())
+        self._idle_since = self._idle_since if self._has_begun else [self.now] * self.slots
         self._has_begun = True
         self._pump()
         while self._queue and self._queue[0][0] <= until and not (len(self.ran) == total and not self.busy):
@@ -136,11 +139,13 @@ class World:
     def _begin(self, job: str) -> None:
         self.reserved -= 1
         self.busy += 1
+        self._idle_since.pop(0)
         self.ran.append((self.now, job))
         self._at(self.now + self.duration * self._lengths[len(self.ran) % len(self._lengths)], self._end)
 
     def _end(self) -> None:
         self.busy -= 1
+        self._idle_since.append(self.now)
 
     def _ask(self, ask: Ask) -> None:
         name, cell = ask.cell, self.cells[ask.cell]
@@ -182,11 +187,9 @@ class World:
     def _look(self) -> None:
         """See for how long a slot has been idle that a job could have had."""
         is_wanted = any(each.waiting for name, each in self.cells.items() if self._is_reachable(name))
-        if self.busy >= self.slots or not is_wanted:
-            self._idle_since = None
-            return
-        self._idle_since = self.now if self._idle_since is None else self._idle_since
-        self.worst = max(self.worst, self.now - self._idle_since)
+        if not is_wanted:
+            self._idle_since = [self.now] * (self.slots - self.busy)
+        self.worst = max([self.worst, *(self.now - since for since in self._idle_since)])
 
     def _is_reachable(self, name: str) -> bool:
         """Whether it answers, and the core knows."""

@@ -11,7 +11,7 @@ from attrs import define
 from fleeting import MemoryJournal
 from fleeting.testing import FakeCloud
 from gitlab_jobs.coordinator import Reply
-from gitlab_jobs.testing import FakeGitLab, State
+from gitlab_jobs.testing import FakeGitLab, Fault, State
 from taskscaler_gitlab import read_config
 from taskscaler_gitlab._asking import Asking
 from tests.taskscaler_gitlab.cells_here import CellHere, cell
@@ -185,6 +185,19 @@ async def test_a_wrong_token_silences_one_cell_alone(tmp_path: Path) -> None:
         assert await bench.service.reload() == []
         assert bench.said[-1] == "reloaded: concurrent = 4, limit = 0, the token of wrong"
         assert (await wrong.gitlab.ended(wrong.gitlab.enqueue(a_job()))).state is State.SUCCESS
+
+
+async def test_a_busy_cell_is_left_alone_and_holds_nobody_up(tmp_path: Path) -> None:
+    """For as long as it says, and no slot is reserved for it; the others have all of them."""
+    quick, busy = cells = [cell(tmp_path, "quick"), cell(tmp_path, "busy")]
+    reply = Reply(status=503, headers={"Retry-After": "3600"}, body={"message": "503 Service Unavailable"})
+    busy.gitlab.faults = [Fault(call="request", reply=reply, times=1000)]
+    async with serving(tmp_path, quick.gitlab, cells=cells, concurrent=8) as bench:
+        await bench.until(lambda: "busy (http://busy.test): 0 jobs, the last request failed" in bench.service.status())
+        for number in [quick.gitlab.enqueue(a_job()) for _ in range(20)]:
+            assert (await quick.gitlab.ended(number)).state is State.SUCCESS
+        assert busy.gitlab.calls["request"] == 1
+        assert not asking(bench).upstreams.cells["busy"].opened
 
 
 @define

@@ -61,6 +61,32 @@ def test_a_slot_covers_all_cells_and_a_new_job_is_there_at_once() -> None:
     assert world.most_surplus == 0
 
 
+def test_cells_that_have_jobs_are_asked_one_for_each_slot() -> None:
+    """Asked all together, they would hand out jobs for which there is no slot."""
+    world = World({name: SimCell([0.0] * 60) for name in ("a", "b", "c")}, slots=1)
+    world.run(10.0)
+    world.most_surplus = 0
+    world.run(60.0)
+    assert (world.most_surplus, len(world.ran) > 12) == (0, True)
+
+
+def test_a_slot_that_brought_nothing_is_offered_to_others_before_it_is_used_again() -> None:
+    """A request that was answered without a job is made again with a slot for which we were in line."""
+    pollings = {name: Polling(0.0, check_interval=1.0, is_eager=True) for name in ("a", "b")}
+    core = Upstreams.of({name: (polling, 1.0) for name, polling in pollings.items()})
+    assert core.next(0.0, 3).actions == [Reserve()]
+    core.reserved()
+    asks = [each for each in core.next(0.0, 3).actions if isinstance(each, Ask)]
+    assert [each.cell for each in asks] == ["a", "b"]
+    for each in asks:
+        pollings[each.cell].asked()
+    pollings["a"].answered(Polled(status=204), 50.0, asked_at=0.0)
+    core.answered(asks[0], 50.0, key=None, has_failed=False)
+    assert core.next(50.0, 3).actions == [GiveBack(), Reserve()]
+    core.reserved()
+    assert core.next(50.0, 3).actions == [Ask("a", 50.0, may_hold=True)]
+
+
 def _is_fair(world: World, begin: float, end: float, weights: dict[str, float]) -> bool:
     """Whether each cell had its share of the jobs that began in that time, within 10 %."""
     had = world.shares(end)

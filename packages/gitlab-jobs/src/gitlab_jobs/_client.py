@@ -5,6 +5,7 @@ import logging
 import ssl
 from collections.abc import AsyncIterable, Mapping
 from contextlib import AbstractAsyncContextManager
+from datetime import UTC, datetime
 from http import HTTPStatus
 from importlib.metadata import version
 from pathlib import Path
@@ -21,11 +22,17 @@ from gitlab_jobs._job import NO_ANSWER, Answer, Request, Update
 from gitlab_jobs._json import MAX_PAYLOAD, decode_job, decode_object, is_token
 from gitlab_jobs._passing import Passing, passing
 from gitlab_jobs._payload import Artifact, Dependency, Job
-from gitlab_jobs._polling import Polled
+from gitlab_jobs._polling import Polled, is_retried, seconds_to_wait
 from gitlab_jobs._trace import Patch
 
 LONG_POLL = 100.0
 """Seconds that a request for a job may take: GitLab holds it for 50 by default."""
+
+SHORT_POLL = 30.0
+"""Seconds that one may take which GitLab does not hold."""
+
+LONGEST_WAIT = 60.0
+"""Seconds that a busy GitLab is left alone for at most, if the request is not repeated."""
 
 FEATURES = (
     "variables",
@@ -194,23 +201,39 @@ class GitLabClient:
         return self._registered(received, 201, f"POST {path}", "", number=0)
 
     async def ask(
-        self, token: str, *, system_id: str = "", info: Mapping[str, Any] | None = None, ticket: str | None = None
+        self,
+        token: str,
+        *,
+        system_id: str = "",
+        info: Mapping[str, Any] | None = None,
+        ticket: str | None = None,
+        is_repeated: bool = True,
     ) -> Asked:
-        """Ask for a job, once; GitLab may hold the request for a minute.
+        """Ask for a job, once; GitLab may hold the request for a minute if it has a *ticket*.
 
         Whatever comes of it is in the answer: nothing that GitLab says is an exception.
+
+        Args:
+            token: The runner's.
+            system_id: Which of its managers this is.
+            info: What it says about itself.
+            ticket: What the last answer said of the queue.
+            is_repeated: Whether the request is made again if GitLab is busy; else the answer says for how long it is.
         """
         body: dict[str, Any] = {"info": info or {}, "token": token, "system_id": system_id}
         if ticket:
             body["last_update"] = ticket
+        more: dict[str, Any] = {"seconds": LONG_POLL} if is_repeated or ticket else {"seconds": SHORT_POLL}
+        more |= {} if is_repeated else {"attempts": 1}
         try:
-            received = await self._ask("POST", "jobs/request", token, body, most=MAX_PAYLOAD, seconds=LONG_POLL)
+            received = await self._ask("POST", "jobs/request", token, body, most=MAX_PAYLOAD, **more)
         except GitLabJobsError as error:
             return Asked(polled=Polled(status=None), problem=error)
         found = Polled(
             status=received.status,
             ticket=received.headers.get("X-GitLab-Last-Update"),
             is_retried=received.is_retried,
+            wait=0.0 if is_repeated else _busy_for(received),
         )
         if received.status == HTTPStatus.NO_CONTENT:
             return Asked(polled=found)
@@ -312,6 +335,14 @@ class GitLabClient:
             raise Refused(f"{call}: expected an id and a token in the answer", status=received.status)
         is_time = isinstance(expiry, str) and len(expiry) <= _MAX_EXPIRY
         return Registered(id=runner, token=given, token_expires_at=expiry if is_time else None)
+
+
+def _busy_for(received: Received) -> float:
+    """For how many seconds a GitLab is to be left alone that was asked once; 0: it is not busy."""
+    if not is_retried(received.status):
+        return 0.0
+    wall = datetime.now(tz=UTC).timestamp()
+    return min(seconds_to_wait(1, received.headers, wall=wall, random=1.0), LONGEST_WAIT)
 
 
 def _update(job: Job, update: Update, info: Mapping[str, Any]) -> dict[str, Any]:

@@ -75,6 +75,9 @@ class Polled:
     is_retried: bool = False
     """Whether an answer before this one said that the call might be repeated."""
 
+    wait: float = 0.0
+    """Seconds for which the coordinator is busy, by this answer, if the call was not repeated because of it."""
+
 
 class Polling:
     """When one runner asks one coordinator for jobs.
@@ -101,7 +104,9 @@ class Polling:
         self._ceiling = request_concurrency
         self._check_interval = check_interval
         self._desired = 1.0
-        self._is_eager = is_eager
+        self.is_eager = is_eager
+        """Whether it is one of several coordinators: a call is not repeated then, but asked again in its turn."""
+
         self._had_job = False
         self._open = 0
         self._next_at = now
@@ -110,7 +115,7 @@ class Polling:
     @property
     def limit(self) -> int:
         """How many requests there may be at a time: more after jobs, fewer after answers without one."""
-        if self._is_eager and self._had_job:
+        if self.is_eager and self._had_job:
             return max(1, self._ceiling)
         return max(1, min(self._ceiling, math.ceil(self._desired)))
 
@@ -163,10 +168,10 @@ class Polling:
             self._next_at = now + UNHEALTHY_INTERVAL
         elif polled.status == HTTPStatus.CREATED:
             self._next_at = min(self._next_at, now)
-        elif self._is_eager and polled.status == HTTPStatus.NO_CONTENT:
+        elif self.is_eager and polled.status == HTTPStatus.NO_CONTENT:
             self._next_at = now if asked_at is None else max(now, asked_at + self._check_interval)
         else:
-            self._next_at = now + self._check_interval
+            self._next_at = now + max(self._check_interval, polled.wait)
 
     def _adapt(self, polled: Polled) -> None:
         """Ask more where jobs are, less where none are, and half as much where it is too much; a late job is too."""

@@ -73,7 +73,13 @@ class Runner:
         got, token, ticket = None, self._token, self.polling.ticket if may_hold else None
         since = anyio.current_time() if may_hold else None
         try:
-            got = await self.client.ask(token, system_id=self._system_id, info=self.info, ticket=ticket)
+            got = await self.client.ask(
+                token,
+                system_id=self._system_id,
+                info=self.info,
+                ticket=ticket,
+                is_repeated=not self.polling.is_eager,
+            )
         finally:
             refused = got is not None and got.polled.status == HTTPStatus.FORBIDDEN
             is_outdated = refused and self._token != token  # it was replaced while GitLab held the request

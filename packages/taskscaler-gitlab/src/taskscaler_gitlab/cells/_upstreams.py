@@ -34,6 +34,9 @@ PROBE = 5.0
 PROMPT = 0.25
 """Seconds that a cell which just had a job has to answer, before the slot reserved for it is offered to others."""
 
+SLOW = 1.25
+"""Seconds; a cell that took longer for its last answer is waited for only with slots that nobody else could have."""
+
 IDLE = 5.0
 """Seconds for which a request was held that means that the cell had no job for as long."""
 
@@ -94,6 +97,9 @@ class _Cell:
     time: float = 0.0
     """Virtual: what it has had, by its weight."""
 
+    took: float = 0.0
+    """Seconds that its last answer took which was expected at once."""
+
     failures: int = 0
     """In a row."""
 
@@ -131,8 +137,9 @@ class _Cell:
         return asked
 
     def is_late(self, now: float) -> bool:
-        """Whether an answer is overdue that was expected at once."""
-        return any(not each.may_hold and now >= each.since + PROMPT for each in self.opened)
+        """Whether an answer is overdue that was expected at once, and is not to come in a moment either."""
+        asked = [each.since for each in self.opened if not each.may_hold]
+        return bool(asked) and (self.took > SLOW or now > asked[0] + SLOW) and now >= asked[0] + PROMPT
 
     def prompt(self, now: float) -> Iterator[float]:
         """When the requests were made that are expected to be answered by a job at any moment."""
@@ -190,6 +197,7 @@ class Upstreams:
         """
         it = self.cells[ask.cell]
         it.opened.remove(ask)
+        it.took = it.took if ask.may_hold else now - ask.since
         self._judge(it, now, has_failed=has_failed)
         if key is None:
             it.is_busy = False
