@@ -125,7 +125,7 @@ def test_pools_and_a_bad_cloud(place: Path) -> None:  # noqa: ARG001  (the files
         ("fleet.toml --synthetic jobs=1 --columns submit=a", "--columns needs --trace PATH"),
         ("fleet.toml --synthetic job=1", "did you mean `jobs`?"),
         ("fleet.toml --trace fleet.toml", "expected JSON as GitLab's API gives it at /jobs, or else a table"),
-        ("fleet.toml --trace pools.toml --columns submit", "expected submit=NAME,duration=NAME"),
+        ("fleet.toml --trace pools.toml --columns submit", "--columns: expected submit=NAME,duration=NAME"),
         ("fleet.toml --synthetic jobs=1 --boot fast", "--boot: expected 60s, 40s..90s"),
         ("fleet.toml --synthetic jobs=1 --boot other:5s", "--boot: there is no pool 'other'; the pools are default"),
         ("pools.toml --synthetic jobs=1 --boot spit:5s", "--boot: there is no pool 'spit'; did you mean `spot`?"),
@@ -137,6 +137,10 @@ def test_pools_and_a_bad_cloud(place: Path) -> None:  # noqa: ARG001  (the files
         ("fleet.toml --synthetic jobs=1 --fit .", "holds no results of a batch"),
         ("fleet.toml --synthetic jobs=1 --report no/where.html", "there is no directory no"),
         ("fleet.toml --synthetic jobs=1 --report /dev/null", "/dev/null is not a regular file"),
+        ("fleet.toml --synthetic jobs=1 --report fleet.toml", "fleet.toml exists, and is no HTML page that a"),
+        ("fleet.toml --synthetic jobs=1 --since 2025", "--since: expected a time such as 2024-01-"),
+        ("fleet.toml --synthetic jobs=1 --until 20250101", "--until: expected a time such as 2024-01-"),
+        ("fleet.toml --synthetic begins=9999-12-31", "--synthetic: begins: expected a time between 1843 and 2096"),
     ],
 )  # fmt: skip
 def test_what_is_wrong(place: Path, arguments: str, says: str) -> None:  # noqa: ARG001  (the files are there)

@@ -80,6 +80,7 @@ def test_compressed_and_unfinished(tmp_path: Path) -> None:
     path.write_bytes(gzip.compress(f"submit,duration,user,queue\n{ISO},30,a,b\n{ISO},,a,b\n{ISO},null,a,b\n".encode()))
     trace = read_trace(path)
     assert columns_of(trace.jobs) == [(0, 30)]
+    assert columns_of(read_trace(path.rename(tmp_path / "trace.csv")).jobs) == [(0, 30)]
     assert trace.notes == (
         "2 rows without a duration left out: those jobs never ran, or run still",
         "columns that were not used: user and queue",
@@ -95,12 +96,13 @@ def test_compressed_and_unfinished(tmp_path: Path) -> None:
         ("", "no column says when a job was submitted: the columns are none"),
         ("submit,duration\n", "has no job that has run"),
         ("submit,duration\n1,\n", "has no job that has run (1 row without a duration left out"),
+        ("2024-01-01,5\n2024-01-02,5\n", "its first line has '2024-01-01' and '5', expected the names of columns; put"),
         ("submit,duration\n1,2\nsoon,2\n", "line 3: submit is 'soon', expected a time such as"),
         ("submit,duration\n1,2\n\n1,-2\n", "line 4: duration is -2 s, expected 0 s to a year"),
         ("submit,duration\n1,long\n", "line 2: duration is 'long', expected a number, or a duration such as"),
         ("submit,duration\n1,inf\n", "line 2: duration is 'inf', expected a number"),
         ("submit,duration\n1,1e300\n", "line 2: duration is 1e+300 s, expected"),
-        ("submit,duration\n1e300,1\n", "line 2: submit is '1e300', expected a time"),
+        ("submit,duration\n1e300,1\n", "line 2: submit is '1e300', expected a time between 1843 and 2096"),
         ("submit,duration\n,1\n", "line 2: submit is empty"),
         ("submit,duration\n1\n", "line 2: duration is missing: it has 1 cell"),
         ("submit,start,end\n1,5,3\n", "line 2: the time from its start to its end is -2 s"),
@@ -110,8 +112,8 @@ def test_compressed_and_unfinished(tmp_path: Path) -> None:
         ("submit,duration\n202401310930,1\n", "as 2024-01-31T09:30:00Z, or name a column of seconds submit_s"),
         ("submit,start,end\n1,20240131,20240201\n", "line 2: start is '20240131', which may be 2024-01-31"),
         ('submit,duration\n"1,2\n', "line 2: unexpected end of data"),
-        ("submit,duration\n1,\x002\n", "line 2: it is not text: there are zero bytes in it"),
-        ("submit,duration\n1," + "2" * 70_000, "line 2: it is longer than 64 KiB"),
+        ("submit,duration\n1,\x002\n", "line 2 is not text, as there are zero bytes in it; export it as CSV"),
+        ("submit,duration\n1," + "2" * 70_000, "line 2 is longer than 64 KiB"),
         (f"submit,duration\n1,{'x' * 500}\n", "…', expected a number"),
     ],
 )  # fmt: skip
@@ -256,6 +258,13 @@ def test_pipes_and_renamed_logs(tmp_path: Path) -> None:
 
 def test_what_is_no_trace(tmp_path: Path) -> None:
     """A fleet's journal and a directory without results say what to name instead."""
+    path = tmp_path / "trace.csv"
+    path.write_bytes("submit,duration,by\n1,2,José\n".encode("latin-1"))
+    with pytest.raises(TraceUnreadable, match=r"trace\.csv: line 2 is not UTF-8; save the file in that encoding$"):
+        read_trace(path)
+    path.write_bytes(b"PK\x03\x04 and so on")
+    with pytest.raises(TraceUnreadable, match="is a ZIP archive or a workbook; unpack it, or export it as CSV"):
+        read_trace(path)
     path = tmp_path / "state.sqlite"
     path.write_bytes(b"SQLite format 3\0" + b"\0" * 100)
     with pytest.raises(TraceUnreadable, match=r"is the journal of a fleet, .*; name the results of its batches"):

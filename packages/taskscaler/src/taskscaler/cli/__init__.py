@@ -38,7 +38,18 @@ def _new_file(_: click.Context, __: click.Parameter, given: Path | None) -> Path
 def _new_report(context: click.Context, parameter: click.Parameter, given: Path | None) -> Path | None:
     if given is not None and given.exists() and not given.is_file():  # which would be replaced by one
         raise click.BadParameter(f"{given} is not a regular file; name one, or one that does not exist yet")
+    if given is not None and given.exists() and not _is_page(given):  # but the trace, or the fleet's file
+        raise click.BadParameter(f"{given} exists, and is no HTML page that a report may replace; name another file")
     return _new_file(context, parameter, given)
+
+
+def _is_page(path: Path) -> bool:
+    try:
+        with path.open("rb") as file:
+            begin = file.read(32).strip().lower()
+    except OSError:
+        return False
+    return not begin or begin.startswith((b"<!doctype html", b"<html"))
 
 
 def _a_hyphen(_: click.Context, __: click.Parameter, given: str | None) -> str | None:

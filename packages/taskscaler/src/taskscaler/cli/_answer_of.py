@@ -1,8 +1,9 @@
 """Reads what a `Question` asks about: the file of the fleet, the jobs, and what the cloud is like."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from math import inf
 from pathlib import Path
+from typing import TypeVar
 
 from attrs import evolve, frozen
 
@@ -15,6 +16,11 @@ from taskscaler.cli._what_if import Question
 from taskscaler.simulation import Environment, Fleet, Jobs, fit, parse_columns, parse_synthetic, read_trace
 from taskscaler.simulation._cells import read_time
 from taskscaler.simulation._given import in_words, with_given
+
+T = TypeVar("T")
+
+OLD = 1e8
+"""Seconds since the epoch: in 1973. Jobs that begin earlier have times since any."""
 
 
 @frozen(kw_only=True)
@@ -56,12 +62,12 @@ def read_setting(question: Question) -> Setting:
     notes: list[str] = []
     try:
         if question.trace is not None:
-            columns = parse_columns(question.columns) if question.columns is not None else {}
+            columns = _option("--columns", parse_columns, question.columns) if question.columns is not None else {}
             trace = read_trace(question.trace, columns)
             jobs = trace.jobs
             notes += trace.notes
         else:
-            jobs = parse_synthetic(question.synthetic or "").make(question.seed)
+            jobs = _option("--synthetic", parse_synthetic, question.synthetic or "").make(question.seed)
         jobs = _between(jobs, question)
         environment, found = fit(question.fit) if question.fit else (Environment(), [])
         notes += [f"fitted {each}" for each in found]
@@ -91,8 +97,8 @@ def _between(jobs: Jobs, question: Question) -> Jobs:
     """Those in the time that was asked for."""
     if question.since is None and question.until is None:
         return jobs
-    since = -inf if question.since is None else _time("--since", question.since)
-    until = inf if question.until is None else _time("--until", question.until)
+    since = -inf if question.since is None else _time("--since", question.since, jobs)
+    until = inf if question.until is None else _time("--until", question.until, jobs)
     some = jobs.between(since, until)
     if not len(some):
         whole = f"the {counted(len(jobs), 'job')} come from {iso(jobs.begins)[:19]}Z to {iso(jobs.ends)[:19]}Z"
@@ -100,8 +106,18 @@ def _between(jobs: Jobs, question: Question) -> Jobs:
     return some
 
 
-def _time(option: str, text: str) -> float:
+def _time(option: str, text: str, jobs: Jobs) -> float:
     try:
-        return read_time(text)
+        at = read_time(text)
     except ValueError as error:
         raise ValueError(f"{option}: expected {error}, found {text!r}") from None
+    if abs(at) < OLD <= jobs.begins:  # a year, or a date without its dashes
+        raise ValueError(f"{option}: expected a time such as {iso(jobs.begins)[:19]}Z, found {text!r}")
+    return at
+
+
+def _option(option: str, read: Callable[[str], T], text: str) -> T:
+    try:
+        return read(text)
+    except ValueError as error:
+        raise ValueError(f"{option}: {error}") from error

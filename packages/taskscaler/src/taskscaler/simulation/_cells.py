@@ -168,6 +168,12 @@ def find_columns(names: Sequence[str], given: Mapping[str, str]) -> Columns:
         if part not in found and (recognised := _recognised(part, names)) is not None:
             found[part] = recognised
     submit, duration = found.get(Part.SUBMIT), found.get(Part.DURATION)
+    if submit is None and any(map(_is_value, names)):
+        found_names = enumerated([_shown(name) for name in names], most=FEW)
+        raise TraceUnreadable(
+            f"its first line has {found_names}, expected the names of columns; put such a line first, such as"
+            " submit,duration"
+        )
     has_ends = Part.START in found and Part.END in found
     if submit is None or not (duration or has_ends):
         missing = "when a job was submitted" if submit is None else "how long a job ran"
@@ -182,6 +188,15 @@ def find_columns(names: Sequence[str], given: Mapping[str, str]) -> Columns:
             raise TraceUnreadable(f"column {_shown(column.name)} is there {names.count(column.name)} times; rename one")
     used = {column.index for column in (submit, duration, start, end) if column is not None}
     return Columns(submit, duration, start, end, tuple(n for index, n in enumerate(names) if index not in used))
+
+
+def _is_value(name: str) -> bool:
+    """Whether what should be a name is a time, or any number."""
+    try:
+        read_time(name)
+    except ValueError:
+        return _number(name) is not None
+    return True
 
 
 def parse_columns(text: str) -> Mapping[str, str]:
@@ -253,7 +268,7 @@ def read_time(cell: object, unit: float | None = None) -> float:
     elif abs(number) >= MILLISECONDS:
         number /= 1000.0
     if not -LATEST <= number <= LATEST:
-        raise ValueError(TIME)
+        raise ValueError("a time between 1843 and 2096")
     return round(number, 6)
 
 

@@ -60,7 +60,7 @@ def _draw(axes: "Axes", comparison: Comparison) -> None:
         most = max(map(cost, comparison.entries))
         if comparison.always_max.instance_hours <= 2 * most:
             axes.axvline(comparison.always_max.instance_hours, color=RED, linewidth=1.2, label="always the peak's size")
-        axes.legend(loc="upper right", frameon=False)
+        axes.legend(loc="lower right", bbox_to_anchor=(1.0, 1.0), frameon=False, ncols=2)
     axes.set_xlabel(f"cost, {comparison.currency}" if comparison.currency else "billed instance-hours")
     axes.set_ylabel("95% waited no longer than that, s")
     axes.set_xlim(left=0)

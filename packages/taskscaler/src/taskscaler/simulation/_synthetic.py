@@ -16,7 +16,7 @@ from attrs.validators import ge, gt, le
 from fleeting import ConfigError
 from fleeting.config import did_you_mean, parse_duration
 from fleeting.plugins import span
-from taskscaler.simulation._cells import LONGEST_JOB
+from taskscaler.simulation._cells import LATEST, LONGEST_JOB
 from taskscaler.simulation._distributions import Constant, Distribution, parse_distribution
 from taskscaler.simulation._jobs import Jobs
 
@@ -157,7 +157,10 @@ def _time(text: str) -> float:
         at = datetime.fromisoformat(text)
     except ValueError:
         raise ValueError(f"expected a time such as 2026-01-05T00:00:00Z, found {text!r}") from None
-    return (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp()
+    begins = (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp()
+    if not -LATEST <= begins <= LATEST:
+        raise ValueError(f"expected a time between 1843 and 2096, found {text!r}")
+    return begins
 
 
 _READERS: Mapping[str, Callable[[str], object]] = {

@@ -18,6 +18,9 @@ from taskscaler.simulation._cells import FEW, Columns, find_columns
 from taskscaler.simulation._jobs import Jobs
 from taskscaler.simulation._synthetic import MOST_JOBS
 
+GZIP = b"\x1f\x8b"
+"""What a file begins with that it has compressed."""
+
 LONGEST_LINE = 64 * 1024
 """Bytes."""
 
@@ -67,7 +70,7 @@ def read_csv(path: Path, given: Mapping[str, str]) -> tuple[Jobs, list[str]]:
         OSError: It cannot be read.
     """
     gathered = Gathered()
-    with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+    with gzip.open(path) if is_compressed(path) else path.open("rb") as file:
         lines = _Lines(file)
         try:
             header = next(lines, "")
@@ -101,7 +104,7 @@ class _Lines:
         return self
 
     def __next__(self) -> str:
-        """Read one. Raises ValueError."""
+        """Read one. Raises TraceUnreadable without the path, or ValueError if there are too many."""
         line = self._file.readline(LONGEST_LINE + 1)
         if not line:
             raise StopIteration
@@ -109,13 +112,24 @@ class _Lines:
         if self.number > MOST_JOBS + 1:
             raise ValueError(f"there are more than {MOST_JOBS} lines")
         if len(line) > LONGEST_LINE:
-            raise ValueError(f"it is longer than {LONGEST_LINE // 1024} KiB, as no line of a table of jobs is")
+            raise TraceUnreadable(
+                f"line {self.number} is longer than {LONGEST_LINE // 1024} KiB, as none of a table of jobs is;"
+                " name a table with a line for each job"
+            )
         if b"\0" in line:
-            raise ValueError("it is not text: there are zero bytes in it")
+            raise TraceUnreadable(
+                f"line {self.number} is not text, as there are zero bytes in it; export it as CSV, in UTF-8"
+            )
         try:
             return line.decode("utf-8-sig" if self.number == 1 else "utf-8")
         except UnicodeDecodeError:
-            raise ValueError("it is not UTF-8") from None
+            raise TraceUnreadable(f"line {self.number} is not UTF-8; save the file in that encoding") from None
+
+
+def is_compressed(path: Path) -> bool:
+    """Whether gzip has made a file, or it should have. Raises OSError."""
+    with path.open("rb") as file:
+        return path.suffix == ".gz" or file.read(2) == GZIP
 
 
 def _delimiter(header: str) -> str:

@@ -16,7 +16,7 @@ from taskscaler.simulation._jobs import Jobs
 from taskscaler.simulation._parquet import read_parquet
 from taskscaler.simulation._recorded import read_results
 from taskscaler.simulation._synthetic import LONGEST
-from taskscaler.simulation._tables import read_csv
+from taskscaler.simulation._tables import GZIP, read_csv
 
 LOOKED_AT = 4096
 """Bytes at the begin of a file that show what it is."""
@@ -53,7 +53,7 @@ def read_trace(path: Path, columns: Mapping[str, str] | None = None) -> Trace:
     else:
         with path.open("rb") as file:
             begin = file.read(LOOKED_AT)
-        if begin.startswith(b"\x1f\x8b") and path.suffix == ".gz":
+        if begin.startswith(GZIP):
             begin = _unpacked(path)
         kind = _kind_of(path, begin)
         match kind:
@@ -97,6 +97,8 @@ def _kind_of(path: Path, begin: bytes) -> str:
             f"{path} is the journal of a fleet, which holds what is there now and not which jobs have run;"
             " name the results of its batches"
         )
+    if begin.startswith(b"PK\x03\x04"):
+        raise TraceUnreadable(f"{path} is a ZIP archive or a workbook; unpack it, or export it as CSV")
     if text.startswith((b'{"format": "taskscaler events"', b'{"format":"taskscaler events"')):
         return "events"
     if text[:1] in (b"[", b"{"):
