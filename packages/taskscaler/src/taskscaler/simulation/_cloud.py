@@ -6,6 +6,7 @@ accepts it until it is gone, but not while it is suspended.
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from math import inf
 from random import Random
 
 from attrs import define, field
@@ -14,10 +15,13 @@ from fleeting import NoticeKind, Observation, Observed, State
 from fleeting.core import messages
 from taskscaler._cost import Tariff
 from taskscaler.simulation._distributions import Distribution, InOrder
-from taskscaler.simulation._environment import PoolEnvironment
+from taskscaler.simulation._environment import Course, Fate, PoolEnvironment
 
 OUT_OF_STOCK = "the cloud has no capacity"
 """Why requests are refused during a stock-out."""
+
+MOMENT = 0.002
+"""Seconds after which somebody notices that an instance was taken, at the time at which it was recorded."""
 
 SHORTEST = 1.0
 """Seconds that a stock-out takes at least, and the time until the next: else no other time would ever come."""
@@ -36,6 +40,12 @@ class Machine:
     state: State = State.CREATING
     billed_since: float | None = None
     """None: it is not paid for at the moment."""
+
+    deletes_in: float | None = None
+    """Seconds that its deletion takes; None: as the environment has it."""
+
+    ready_in: float | None = None
+    """Seconds that its readiness steps take the first time; None: as the environment has it."""
 
     takes_no_jobs: bool = False
     """Whether it never passes the readiness steps."""
@@ -101,6 +111,9 @@ class Cloud:
     _changed: dict[str, None] = field(factory=dict, init=False)
     """What the last one showed otherwise, in the order in which it changed."""
 
+    _asked: int = field(default=0, init=False)
+    """Requests for more so far."""
+
     _is_out_of_stock: bool = field(default=False, init=False)
     _streams: dict[str, Random] = field(factory=dict, init=False)
     _places: dict[str, int] = field(factory=dict, init=False)
@@ -114,22 +127,24 @@ class Cloud:
 
     def view(self) -> messages.Updated:
         """What it shows now."""
-        changed, self._changed = tuple(self._changed), {}
-        return messages.Updated(Observation(self._shown), changed)
+        changed, self._changed = self._changed, {}
+        if self.environment.course is not None:  # what was recorded of one view may be microseconds apart
+            changed = dict.fromkeys(sorted(changed))
+        return messages.Updated(Observation(self._shown), tuple(changed))
 
     def perform(self, action: messages.Action) -> None:
         """Do what a plan asks."""
         match action:
             case messages.Prepare(_, instance):
-                self._schedule(self._draw("ready", self.environment.ready), partial(self._prepare, instance))
+                self._schedule(self._ready_time(instance), partial(self._prepare, instance))
             case messages.Forget():
                 pass
             case messages.Update():
                 self._answer(self._show)
             case messages.Increase(_, intent, count):
-                self._answer(partial(self._create, intent, count))
+                self._answer(partial(self._create, intent, count, self._now()))
             case messages.Decrease(_, instances):
-                self._answer(partial(self._delete, instances))
+                self._answer(partial(self._delete, instances, self._now()))
             case messages.Heartbeat(_, instance):
                 self._answer(partial(self._beat, instance))
             case messages.Suspend(_, instances):
@@ -138,6 +153,14 @@ class Cloud:
                 self._answer(partial(self._resume, instances))
             case messages.Withdraw(_, count):
                 self._answer(partial(self._feed, self.pool, messages.Withdrawn(count, 0)))
+
+    def _ready_time(self, instance: str) -> float:
+        """Seconds that the readiness steps take this time."""
+        machine = self.machines.get(instance)
+        if machine is None or machine.ready_in is None:
+            return self._draw("ready", self.environment.ready)
+        took, machine.ready_in = machine.ready_in, None
+        return took
 
     def clean_time(self) -> float:
         """Seconds that cleaning a slot takes this time."""
@@ -157,21 +180,28 @@ class Cloud:
     def _show(self) -> None:
         self._feed(self.pool, self.view())
 
-    def _create(self, intent: str, count: int) -> None:
-        if self._is_out_of_stock:
+    def _create(self, intent: str, count: int, asked_at: float) -> None:
+        course = self.environment.course or Course()
+        number, self._asked = self._asked, self._asked + 1
+        refused = OUT_OF_STOCK if self._is_out_of_stock else course.refusals.get(number, "")
+        if refused:
             self.refused += count
-            self._feed(self.pool, messages.IncreaseFailed(intent, OUT_OF_STOCK))
+            self._feed(self.pool, messages.IncreaseFailed(intent, refused))
             return
         environment, now = self.environment, self._now()
         failures = self._stream("boot failures")
         looks = Observed(state=State.CREATING, created_at=now, intent=intent)
         runs = Observed(state=State.RUNNING, created_at=now, intent=intent)
         for _ in range(count):
-            machine = Machine(f"i-{self.bought}", intent, now, billed_since=now)
+            fate = course.fates[self.bought] if self.bought < len(course.fates) else None
+            machine = Machine(self._new_id(), intent, now, billed_since=now)
             self.bought += 1
             self.machines[machine.id] = machine
             self._shown[machine.id] = looks
             self._changed[machine.id] = None
+            if fate is not None:
+                self._follow(machine, runs, fate, now - asked_at)
+                continue
             fails = environment.boot_failure and failures.random() < environment.boot_failure
             took = self._draw("boot", environment.boot)
             self._schedule(took, partial(self._fail, machine) if fails else partial(self._boot, machine, runs))
@@ -179,12 +209,14 @@ class Cloud:
         self._grown()
         self._feed(self.pool, messages.Increased(intent, count))
 
-    def _delete(self, instances: tuple[str, ...]) -> None:
+    def _delete(self, instances: tuple[str, ...], asked_at: float) -> None:
+        late = self._now() - asked_at
         for machine in self._known(instances):
             if machine.state is not State.DELETING:
                 self.deleted += 1
                 self._enter(machine, State.DELETING)
-                took = self._draw("delete", self.environment.delete)
+                recorded = machine.deletes_in
+                took = self._draw("delete", self.environment.delete) if recorded is None else recorded - late
                 if took:
                     self._schedule(took, partial(self._remove, machine))
                 else:
@@ -213,7 +245,7 @@ class Cloud:
                 self._enter(machine, State.SUSPENDING)
                 took = self._draw("suspend", self.environment.suspend)
                 self._schedule(took, partial(self._sleep, machine))
-        self._feed(self.pool, messages.SuspendAccepted(instances, instances))
+        self._feed(self.pool, messages.SuspendAccepted(instances, self._those_there(instances)))
 
     def _resume(self, instances: tuple[str, ...]) -> None:
         if self._is_out_of_stock:
@@ -225,17 +257,36 @@ class Cloud:
                 machine.billed_since = self._now()
                 took = self._draw("resume", self.environment.resume)
                 self._schedule(took, partial(self._wake, machine))
-        self._feed(self.pool, messages.ResumeAccepted(instances, instances))
+        self._feed(self.pool, messages.ResumeAccepted(instances, self._those_there(instances)))
 
     # --- what happens to instances -----------------------------------------------------------------------
 
+    def _follow(self, machine: Machine, runs: Observed, fate: Fate, late: float) -> None:
+        """Let what was recorded happen to it, which was asked for so many seconds ago."""
+        machine.takes_no_jobs, machine.ready_in, machine.deletes_in = fate.never_ready, fate.ready, fate.delete
+        if fate.boot < inf:
+            ends = partial(self._fail, machine) if fate.fails else partial(self._run, machine, runs)
+            self._schedule(fate.boot - late, ends)
+        if fate.taken < inf:
+            self._schedule(fate.taken - late, partial(self._vanish, machine))
+
+    def _vanish(self, machine: Machine) -> None:
+        """It is gone as somebody noticed a moment later: by a view that was due then, or because they lost touch."""
+        if self._let_go(machine):
+            self._schedule(MOMENT, partial(self.cut_off, machine.id))
+
+    def _run(self, machine: Machine, runs: Observed) -> None:
+        """It runs, unless it was deleted or taken meanwhile."""
+        if machine.state is State.CREATING:
+            machine.state = State.RUNNING
+            self._shown[machine.id] = runs
+            self._changed[machine.id] = None
+
     def _boot(self, machine: Machine, runs: Observed) -> None:
-        """It runs, unless it was deleted meanwhile."""
+        """It runs, and perhaps does not for long."""
         if machine.state is not State.CREATING:
             return
-        machine.state = State.RUNNING
-        self._shown[machine.id] = runs
-        self._changed[machine.id] = None
+        self._run(machine, runs)
         share = self.environment.ready_failure
         machine.takes_no_jobs = bool(share) and self._stream("ready failures").random() < share
         preemptions = self.environment.preemptions
@@ -266,11 +317,18 @@ class Cloud:
 
     def _preempt(self, machine: Machine) -> None:
         if self._is_there(machine):
-            self.preempted[machine.id] = self._now()
             busy = self._is_busy(self.pool, machine.id)
-            self._remove(machine)
+            self._let_go(machine)
             if busy:
                 self.cut_off(machine.id)
+
+    def _let_go(self, machine: Machine) -> bool:
+        """It is gone, and not because of us; False: we have deleted it."""
+        if machine.id not in self.machines or machine.state is State.DELETING:
+            return False
+        self.preempted[machine.id] = self._now()
+        self._remove(machine)
+        return True
 
     def cut_off(self, instance: str) -> None:
         """Let the scaler notice that a job's connection to an instance that was taken is dead."""
@@ -305,6 +363,10 @@ class Cloud:
             self._changed[machine.id] = None
             self._stop_billing(machine)
 
+    def _new_id(self) -> str:
+        """An id; those of a recorded course are in its order, however views are gone through."""
+        return f"i-{self.bought}" if self.environment.course is None else f"i-{self.bought:08}"
+
     def _stop_billing(self, machine: Machine) -> None:
         if machine.billed_since is not None:
             self.bill.add(machine.billed_since, self._now())
@@ -312,6 +374,9 @@ class Cloud:
 
     def _known(self, instances: Sequence[str]) -> Iterator[Machine]:
         return (self.machines[instance] for instance in instances if instance in self.machines)
+
+    def _those_there(self, instances: Sequence[str]) -> tuple[str, ...]:
+        return tuple(machine.id for machine in self._known(instances))
 
     def _draw(self, subject: str, distribution: Distribution) -> float:
         """The next time of that kind."""

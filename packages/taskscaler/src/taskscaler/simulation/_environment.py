@@ -1,6 +1,7 @@
 """What a simulated cloud is like: how long things take there, and what goes wrong."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from math import inf
 
 from attrs import field, frozen
 from attrs.validators import ge, le
@@ -32,6 +33,40 @@ class Preemptions:
 
     notice: float = field(default=0.0, validator=ge(0))
     """Seconds before which it is announced; 0: it is not."""
+
+
+@frozen(kw_only=True)
+class Fate:
+    """What became of one instance, in seconds since it was asked for."""
+
+    boot: float
+    """Until the cloud showed it as running, or as failed; infinite: it was taken before."""
+
+    fails: bool = False
+    """Whether it failed instead of coming to run."""
+
+    ready: float | None = None
+    """Seconds from then until it took jobs; None: it did not."""
+
+    never_ready: bool = False
+    """Whether it ran and never passed the readiness steps."""
+
+    delete: float | None = None
+    """Seconds from the request for its deletion until it was gone; None: it was not deleted, or that was not seen."""
+
+    taken: float = inf
+    """Until the cloud took it; infinite: it did not."""
+
+
+@frozen(kw_only=True)
+class Course:
+    """What one recorded run met, one after the other; after that, chance has its way."""
+
+    fates: Sequence[Fate] = ()
+    """Of its instances, in the order in which they were requested."""
+
+    refusals: Mapping[int, str] = field(factory=dict)
+    """Why requests were refused, by their number from 0."""
 
 
 @frozen(kw_only=True)
@@ -70,6 +105,9 @@ class PoolEnvironment:
 
     preemptions: Preemptions | None = None
     """None: an instance stays until it is deleted."""
+
+    course: Course | None = None
+    """What comes before all that; None: nothing does."""
 
 
 @frozen(kw_only=True)

@@ -4,9 +4,12 @@ A job of a batch is submitted when the batch begins, or when all that it needs i
 before has ended. Each try is a job of its own here.
 """
 
-from collections import deque
+import re
+from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import count
 from math import inf
+from operator import itemgetter
 from pathlib import Path
 
 from attrs import define, evolve, field
@@ -16,14 +19,30 @@ from taskscaler._observe import GONE, DecisionEvent, InstanceEvent
 from taskscaler._recorded_run import RecordedRun, read_run
 from taskscaler._wording import counted
 from taskscaler.batch import Begun, Results, Resumed
+from taskscaler.core._decide import PoolDecision
 from taskscaler.simulation._cells import LONGEST_JOB
 from taskscaler.simulation._distributions import Constant, Distribution, Empirical, Exponential, InOrder
-from taskscaler.simulation._environment import Environment, PoolEnvironment, Preemptions
+from taskscaler.simulation._environment import Course, Environment, Fate, PoolEnvironment, Preemptions
 from taskscaler.simulation._jobs import Jobs
 from taskscaler.simulation._tables import Gathered
 
 BEFORE_VIEW = 0.001
 """Seconds."""
+
+ONE_BY_ONE = 2e-6
+"""Seconds between what happened at once, one after the other."""
+
+OVERDUE = "it was not ready within"
+"""So begins why one is given up of which nothing was heard."""
+
+SHUTDOWN = "shutdown"
+"""Why all are given up in the end."""
+
+REFUSED = "the cloud refused"
+"""Why a request was refused of which no more is known."""
+
+BACKS_OFF = re.compile(r"backoff \((.*)\)", re.DOTALL)
+"""What a pool is limited by after a request that was refused, and why it was."""
 
 MOST_RUNS = 10_000
 """Directories of results that are read at once."""
@@ -117,6 +136,12 @@ class _Times:
     lived: float = 0.0
     """Seconds for which all were ready, together."""
 
+    fates: list[tuple[float, Fate]] = field(factory=list)
+    """What became of each, and when it was asked for."""
+
+    refusals: Mapping[int, str] = field(factory=dict)
+    """Why requests were refused, by their number."""
+
     def environment(self, *, in_order: bool) -> PoolEnvironment:
         """A cloud like that; what nothing is known of is as usual."""
         usual = PoolEnvironment()
@@ -133,7 +158,12 @@ class _Times:
             boot_failure=round(self.never_ran / self.came, 6) if self.came else 0.0,
             ready_failure=round(self.never_ready / ran, 6) if ran else 0.0,
             preemptions=preemptions,
+            course=self._course() if in_order else None,
         )
+
+    def _course(self) -> Course:
+        fates = sorted(self.fates, key=itemgetter(0))
+        return Course(fates=tuple(fate for _, fate in fates), refusals=self.refusals)
 
 
 def _measured(found: list[tuple[float, float]], usual: Distribution, *, in_order: bool) -> Distribution:
@@ -186,17 +216,32 @@ def _in_words(times: _Times, found: PoolEnvironment) -> str:
 
 
 def _take(run: RecordedRun, pools: dict[str, _Times]) -> None:
-    requests = _requests(run)
+    refusals, order = _refusals(run), _order(run)
+    requests = _requests(run, refusals)
     for place, instance in run.instances.items():
         changes = instance.changes
         if changes[0].kept_since is None and (changes[0].state == "creating" or place in requests):
             asked_at = requests.get(place, changes[0].at)
-            _follow(pools.setdefault(instance.pool, _Times()), changes, asked_at)
+            _follow(pools.setdefault(instance.pool, _Times()), changes, asked_at, order.get(place, 0))
+    for pool, refused in refusals.items():
+        pools.setdefault(pool, _Times()).refusals = refused
 
 
-def _requests(run: RecordedRun) -> Mapping[tuple[str, str], float]:
+def _order(run: RecordedRun) -> Mapping[tuple[str, str], int]:
+    """Which of those that were ready at the same moment each was, by pool and id."""
+    found: dict[tuple[str, str], int] = {}
+    together: Counter[float] = Counter()
+    for event in run.events:
+        if isinstance(event, InstanceEvent) and event.state == "running":
+            found.setdefault((event.pool, event.instance), together[event.at])
+            together[event.at] += 1
+    return found
+
+
+def _requests(run: RecordedRun, refusals: Mapping[str, Mapping[int, str]]) -> Mapping[tuple[str, str], float]:
     """When each instance was asked for, by pool and id: those that were asked for first come first."""
     open_: dict[str, deque[float]] = {}
+    numbers: dict[str, count[int]] = {}
     found: dict[tuple[str, str], float] = {}
     seen: set[tuple[str, str]] = set()
     for event in run.events:
@@ -204,8 +249,10 @@ def _requests(run: RecordedRun) -> Mapping[tuple[str, str], float]:
             case Resumed():
                 open_.clear()
             case DecisionEvent(at=at, decision=decision) if not decision.observed:
-                for pool in decision.pools:
-                    open_.setdefault(pool.pool, deque()).extend([at] * pool.increase)
+                for pool in (each for each in decision.pools if each.increase):
+                    number = next(numbers.setdefault(pool.pool, count()))
+                    if number not in refusals.get(pool.pool, {}):
+                        open_.setdefault(pool.pool, deque()).extend([at] * pool.increase)
             case InstanceEvent(pool=name, instance=id_) if (name, id_) not in seen:
                 seen.add((name, id_))
                 if event.kept_since is None and open_.get(name):
@@ -213,7 +260,57 @@ def _requests(run: RecordedRun) -> Mapping[tuple[str, str], float]:
     return found
 
 
-def _follow(times: _Times, changes: list[InstanceEvent], asked_at: float) -> None:
+def _refusals(run: RecordedRun) -> Mapping[str, Mapping[int, str]]:
+    """Why requests of each pool were refused, by their number.
+
+    No event says so, but the decision after the request: the pool is limited by a backoff, or has as many as before.
+    """
+    found: dict[str, _Refusals] = {}
+    for event in run.events:
+        match event:
+            case InstanceEvent(pool=name, state=state) if state not in ("creating", "pending", "running"):
+                found.setdefault(name, _Refusals()).quiet = False
+            case DecisionEvent(decision=decision) if not decision.observed:
+                for pool in decision.pools:
+                    backs_off = BACKS_OFF.fullmatch(pool.limited_by)
+                    why = backs_off[1] if backs_off is not None and not _names_one(backs_off[1], run) else ""
+                    removed = sum(removal.pool == pool.pool for removal in decision.removals)
+                    found.setdefault(pool.pool, _Refusals()).take(pool, why, has=pool.have + removed)
+    return {name: each.whys for name, each in found.items()}
+
+
+@define
+class _Refusals:
+    """Those of one pool."""
+
+    whys: dict[int, str] = field(factory=dict)
+    quiet: bool = True
+    """Whether it has as many instances as at the last decision, but for what was asked for then."""
+
+    _requests: int = 0
+    _had: int | None = None
+    """How many it had when it was decided to ask for more; None: the last decision did not."""
+
+    def take(self, pool: PoolDecision, why: str, has: int) -> None:
+        """The next decision; *why*: what the pool backs off for, *has*: those included that go with this decision."""
+        last = self._requests - 1
+        backs_off = why and not pool.increase
+        if self._had is not None and (backs_off or (self.quiet and has == self._had)):
+            self.whys[last] = why or REFUSED
+        elif self.whys.get(last) == REFUSED and why:  # nothing more was wanted until now
+            self.whys[last] = why
+        self._requests += bool(pool.increase)
+        self._had, self.quiet = (pool.have if pool.increase else None), True
+
+
+def _names_one(why: str, run: RecordedRun) -> bool:
+    """Whether it is an instance that failed: ``instance i-1 failed while it was created``, ``instance i-1: …``."""
+    words = why.split(maxsplit=2)
+    named = words[1].removesuffix(":") if len(words) > 1 and words[0] == "instance" else ""
+    return any(named == id_ for _, id_ in run.instances)
+
+
+def _follow(times: _Times, changes: list[InstanceEvent], asked_at: float, nth: int) -> None:
     """Add up one life, from when it was asked for.
 
     What a view shows has happened a little before: so the view that showed it would show it again.
@@ -227,7 +324,7 @@ def _follow(times: _Times, changes: list[InstanceEvent], asked_at: float) -> Non
                 times.boot.append((at["creating"], since["creating"]))
             case "running" if "running" not in at:
                 if "pending" in since:
-                    times.ready.append((at["pending"], since["pending"]))
+                    times.ready.append((at["pending"], event.at - at["pending"]))  # which no view shows
                 else:
                     times.boot.append((at["creating"], since["creating"]))
             case "running" if "resuming" in since and at["resuming"] > at["running"]:
@@ -240,6 +337,43 @@ def _follow(times: _Times, changes: list[InstanceEvent], asked_at: float) -> Non
         if event.state == "resuming":
             at["resuming"] = event.at
     _account(times, at, changes)
+    times.fates.append((asked_at, _fate(asked_at, changes, nth)))
+
+
+def _fate(asked_at: float, changes: Sequence[InstanceEvent], nth: int) -> Fate:
+    """What became of one, the *nth* of those that were ready at once, in seconds from when it was asked for."""
+
+    def after(event: InstanceEvent) -> float:
+        return round(max(0.0, event.at - asked_at - BEFORE_VIEW), 6)
+
+    ran = next((event for event in changes if event.state in ("pending", "running")), None)
+    ready = next((event for event in changes if event.state == "running"), None)
+    failed = _failed(changes)
+    fails = failed if ran is None and not _is_overdue(failed) else None
+    shown = fails or ran
+    deleted = next((event for event in changes if event.state == "deleting"), None)
+    gone = next((event for event in changes if event.state == GONE), None)
+    taken = gone if gone is not None and gone.lost else None
+    return Fate(
+        boot=inf if shown is None else after(shown),
+        fails=fails is not None,
+        ready=None if ran is None or ready is None else round(ready.at - ran.at + nth * ONE_BY_ONE, 6),
+        never_ready=ran is not None and failed is not None,
+        delete=None if deleted is None or gone is None else max(0.0, gone.at - deleted.at - BEFORE_VIEW),
+        taken=inf if taken is None else after(taken),
+    )
+
+
+def _failed(changes: Sequence[InstanceEvent]) -> InstanceEvent | None:
+    """When one that never took jobs was given up for that; None: it came to, or was not given up for that."""
+    if any(event.state == "running" for event in changes):
+        return None
+    return next((event for event in changes if event.state == "deleting" and event.why != SHUTDOWN), None)
+
+
+def _is_overdue(failed: InstanceEvent | None) -> bool:
+    """Whether it was given up because nothing was heard of it."""
+    return failed is not None and failed.why.startswith(OVERDUE)
 
 
 def _account(times: _Times, at: Mapping[str, float], changes: list[InstanceEvent]) -> None:
@@ -247,6 +381,6 @@ def _account(times: _Times, at: Mapping[str, float], changes: list[InstanceEvent
     ended = "deleting" in at or GONE in at
     if "running" in at:
         times.lived += at.get("deleting", at.get(GONE, changes[-1].at)) - at["running"]
-    elif ended and any(event.lost for event in changes):
+    elif ended and (_failed(changes) is not None or any(event.lost for event in changes)):
         times.never_ran += "pending" not in at
         times.never_ready += "pending" in at
