@@ -66,6 +66,16 @@ def instances(bench: Bench, numbers: Sequence[int]) -> list[str]:
     return [lease.pool if (lease := leases.get(number)) is not None else "" for number in numbers]
 
 
+def at_the_gate(bench: Bench, numbers: Sequence[int]) -> list[int]:
+    """Which of these jobs wait because of a ceiling."""
+    return [number for number in numbers if "waits because 1 of at most 1 jobs run by" in said_of(bench, number)]
+
+
+def stand(bench: Bench, numbers: Sequence[int], pool: str) -> bool:
+    """Whether one of two jobs has a slot of the pool, and the other waits because of that: whichever came first."""
+    return sorted(instances(bench, numbers)) == ["", pool] and len(at_the_gate(bench, numbers)) == 1
+
+
 async def test_jobs_get_slots_of_the_pools_of_their_rules(gitlab: FakeGitLab, tmp_path: Path) -> None:
     """And any where no rule is for them; each says why it is where it is."""
     held, rules = Held(), f'{RULES}[[dispatch]]\nname = "cheap"\nwhen.job = "* build"\npools = "spot"\n'
@@ -89,8 +99,7 @@ async def test_no_more_jobs_run_by_a_rule_than_it_allows(gitlab: FakeGitLab, tmp
     async with serving(
         tmp_path, gitlab, runs=Scripted(held), pools=POOLS, capacity_per_instance=1, rules=RULES
     ) as bench:
-        await bench.until(lambda: "waits because 1 of at most 1 jobs run by the rule 'live'" in said_of(bench, jobs[1]))
-        await bench.until(lambda: instances(bench, jobs) == ["on-demand", ""])
+        await bench.until(lambda: stand(bench, jobs, "on-demand"))
         other = gitlab.enqueue(a_job())
         await bench.until(lambda: instances(bench, [other]) == ["spot"])
         held.go.set()
@@ -102,15 +111,11 @@ async def test_a_ceiling_holds_over_a_restart(gitlab: FakeGitLab, tmp_path: Path
     """The job that runs counts again, and the one that waits goes on waiting."""
     held, journal, cloud, rules = Held(), MemoryJournal(), FakeCloud(), RULES.replace('"on-demand"', '"default"')
     jobs = [gitlab.enqueue(a_job("live")) for _ in range(2)]
-
-    def stand(bench: Bench) -> bool:
-        return instances(bench, jobs) == ["default", ""] and "waits because 1 of at most 1" in said_of(bench, jobs[1])
-
     start = partial(serving, tmp_path, gitlab, runs=Scripted(held), cloud=cloud, journal=journal, rules=rules)
     async with start(leaves=False) as bench:
-        await bench.until(lambda: stand(bench))
+        await bench.until(lambda: stand(bench, jobs, "default"))
     async with start() as bench:
-        await bench.until(lambda: stand(bench))
+        await bench.until(lambda: stand(bench, jobs, "default"))
         held.go.set()
         for number in jobs:
             assert (await gitlab.ended(number)).state is State.SUCCESS
@@ -149,10 +154,11 @@ async def test_a_job_whose_pool_is_gone_after_a_restart_fails(gitlab: FakeGitLab
         journal=journal,
         leaves=False,
     ) as bench:
-        await bench.until(lambda: "waits because" in said_of(bench, jobs[1]))
+        await bench.until(lambda: stand(bench, jobs, "on-demand"))
+        (waiting,) = at_the_gate(bench, jobs)
     async with serving(tmp_path, gitlab, pools=("spot", "other"), capacity_per_instance=1):
-        assert (await gitlab.ended(jobs[1])).state is State.FAILED
-        assert b"sent it to the pool on-demand, which the fleet has no more" in gitlab.log(jobs[1])
+        assert (await gitlab.ended(waiting)).state is State.FAILED
+        assert b"sent it to the pool on-demand, which the fleet has no more" in gitlab.log(waiting)
 
 
 @pytest.mark.slow
