@@ -4,11 +4,11 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
-from attrs import define, field
+from attrs import define, evolve, field
 
 from gitlab_jobs import Job, JobInfo, mint_routable
 from gitlab_jobs.client import info
-from gitlab_jobs.testing import FakeGitLab
+from gitlab_jobs.testing import FakeGitLab, State, Stored
 from taskscaler_gitlab.cells._serve import Serving, routing
 from taskscaler_gitlab.cells._settings import CellSettings, RegistrationSettings, RouterFile, RouterSettings
 from tests.gitlab_jobs.serving import served
@@ -67,6 +67,12 @@ class Cells:
         """Have all cells know a runner."""
         for each in self.gitlabs.values():
             each.server.add_runner(token)
+
+    def number_apart(self) -> None:
+        """Have each cell number its jobs from elsewhere, as GitLab's cells do; a runner may keep jobs by numbers."""
+        for name, gitlab in self.gitlabs.items():
+            first = int(name) * 1_000
+            gitlab.server.jobs[first] = Stored(job=evolve(a_job(), id=first), state=State.SKIPPED)
 
     def calls(self, name: str) -> Sequence[int]:
         """How often each cell has heard a call."""

@@ -63,6 +63,16 @@ def test_a_cell_that_is_slow_holds_up_the_others_for_a_moment_only() -> None:
     assert asked.look(2.0 + GRACE) == [HangUp("2"), HangUp("3")]
 
 
+def test_a_cell_that_was_asked_for_what_there_is_now_is_heard_to_the_end() -> None:
+    """However slow it is: it answers by itself, and if it has handed out a job, hanging up would lose that."""
+    asked = Round(("1", "2"), DEADLINE)
+    asked.look(0.0)
+    asked.look(PATIENCE)
+    assert asked.answered("2", 201, None, PATIENCE) == [Give("2")]
+    assert (asked.wake, asked.look(PATIENCE + GRACE)) == (None, [])
+    assert asked.answered("1", 201, None, 30.0) == [Keep("1")]
+
+
 def test_a_runner_is_refused_only_if_no_cell_knows_it() -> None:
     """Three refusals silence a runner for an hour; a cell that cannot be asked may know it."""
     asked = Round(CELLS, DEADLINE)

@@ -101,6 +101,7 @@ async def the_conversation(gitlabs: list[FakeGitLab]) -> None:
 async def test_the_same_conversation_through_the_router(tmp_path: Path, kind: str, token: str) -> None:
     """Whether the runner is ours or another's, and whether its token names a cell or all cells know it."""
     async with cells(tmp_path, long_poll=1.0, hold=1.0) as at, program(written(at, port := free_port())):
+        at.number_apart()
         at.add_everywhere(token)
         url, here = f"http://127.0.0.1:{port}", tmp_path / "work"
         started = independent_runner(url, token, here) if kind == "independent" else our_runner(here, url, token)
@@ -117,6 +118,7 @@ async def test_the_same_conversation_of_the_real_runner(tmp_path: Path, token: s
     """Whatever version it is."""
     (tmp_path / "real").mkdir()
     async with cells(tmp_path, long_poll=1.0, hold=1.0) as at, program(written(at, port := free_port())):
+        at.number_apart()
         at.add_everywhere(token)
         async with RealRunner(tmp_path / "real").running(f"http://127.0.0.1:{port}", token):
             with anyio.fail_after(240):

@@ -86,6 +86,7 @@ async def test_a_registered_runner_may_be_any(tmp_path: Path) -> None:
     async with registering(tmp_path) as at, at.routed() as serving:
         async with GitLabClient(serving.urls[0]) as client:
             token = (await client.register(REGISTRATION)).token
+        at.number_apart()
         numbers = {each: gitlab.enqueue(scripted("says", "echo here")) for each, gitlab in at.gitlabs.items()}
         async with independent_runner(serving.urls[0], token, tmp_path / "work"):
             for each, gitlab in at.gitlabs.items():

@@ -243,7 +243,8 @@ class Round:
         """Do what is due."""
         self._seen = now
         if self.is_answered:
-            return self._hang_up() if self._given_at is not None and now >= self._given_at + GRACE else []
+            is_due = self._given_at is not None and now >= self._given_at + GRACE
+            return self._hang_up(only_held=True) if is_due else []  # the others answer by themselves
         if self._closed_at is None and now >= self.deadline:
             return self._close(now)
         if self._closed_at is not None:
@@ -312,17 +313,18 @@ class Round:
         self.is_answered = True
         return [Nothing() if any(each.knows for each in self._cells.values()) else Unavailable()]
 
-    def _hang_up(self) -> Sequence[Action]:
+    def _hang_up(self, *, only_held: bool = False) -> Sequence[Action]:
         hung_up = []
         for name in self.open:
-            if not self._cells[name].is_hung_up:
+            if not self._cells[name].is_hung_up and (self._cells[name].is_held or not only_held):
                 self._cells[name].is_hung_up = True
                 hung_up.append(HangUp(name))
         return hung_up
 
     @property
     def _is_hung_up(self) -> bool:
-        return all(each.is_hung_up for each in self._cells.values() if each.standing is _Standing.OPEN)
+        open_ = [each for each in self._cells.values() if each.standing is _Standing.OPEN]
+        return all(each.is_hung_up or not each.is_held for each in open_)
 
     def _quick(self) -> Iterator[_Cell]:
         """The cells that should answer at once."""
