@@ -9,9 +9,9 @@ from taskscaler.core._decide import Supply
 from tests.strategies import NO_THROTTLE
 
 policies = st.builds(
-    Policy,
+    lambda idles, **settings: Policy(idle_time=idles[0], mode=idles[1], **settings),
+    st.sampled_from([(0.0, "static"), (5.0, "static"), (30.0, "static"), (5.0, "adaptive"), (30.0, "adaptive")]),
     idle_count=st.integers(0, 4),
-    idle_time=st.sampled_from([0.0, 5.0, 30.0]),
     scale_factor=st.sampled_from([0.0, 0.3, 1.0, 2.0]),
     scale_factor_limit=st.sampled_from([0, 2, 5]),
     preemptive_mode=st.sampled_from([None, True, False]),

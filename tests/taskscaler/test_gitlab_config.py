@@ -584,6 +584,8 @@ BAD_KEYS = [
     ("plugin_config = ['name']", "plugin_config", Mistake.TYPE),
     ("[runners.autoscaler.policy]", "policy", Mistake.TYPE),
     ("policy = [3]", "policy[0]", Mistake.TYPE),
+    ("policy = [{ idle_time = '5m', mode = 'adaptve' }]", "policy[0].mode", Mistake.VALUE),
+    ("policy = [{ mode = 'adaptive' }]", "policy[0].mode", Mistake.VALUE),
     ("policy = [{ idle_count = -1 }]", "policy[0].idle_count", Mistake.VALUE),
     ("policy = [{ idle_count = 2.5 }]", "policy[0].idle_count", Mistake.TYPE),
     ("policy = [{ scale_factor = -0.5 }]", "policy[0].scale_factor", Mistake.VALUE),

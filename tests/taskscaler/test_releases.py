@@ -96,3 +96,36 @@ def test_a_fleet_does_not_buy_for_peaks_that_end_before_it_could() -> None:
     outcome = simulate(fleet, jobs)
     assert outcome.bought <= 5 + 4
     assert outcome.waits.count - outcome.waits.at_once <= 4  # the first ones, which found no fleet
+
+
+@given(USES, st.floats(1, 1000), st.floats(1, 5000), st.floats(0, 500))
+def test_a_waiter_is_left_to_a_release_for_a_boot_at_most(
+    uses: list[tuple[float, int, int]], boot: float, price: float, waited: float
+) -> None:
+    """The fewer the more waiting costs, and nobody where it is not known how long booting takes."""
+    releases, _, now = after(uses, boot)
+    since = now - waited
+    left = releases.awaited(since, price, now)
+    assert left.slots >= releases.awaited(since, 2 * price, now).slots
+    if left.slots:
+        assert now < left.until <= since + min(boot, boot * boot / price) + 1e-6
+        assert releases.awaited(since, price, left.until) == NOTHING_EXPECTED
+    assert releases.awaited(None, price, now) == NOTHING_EXPECTED
+    assert releases.awaited(now - boot - 1e-3, price, now) == NOTHING_EXPECTED
+    releases.note_boot(None, now)
+    assert releases.awaited(since, price, now) == NOTHING_EXPECTED
+
+
+@given(st.lists(supplies(), min_size=1, max_size=3), policies, st.integers(0, 30), st.integers(0, 30))
+def test_no_more_is_left_to_releases_than_waits(pools: list[Supply], policy: Policy, pending: int, slots: int) -> None:
+    """So many fewer slots are asked for, never for idle ones; and nothing else is different."""
+    plain = decide(pools, 0, pending, policy, 100.0)
+    left = decide(pools, 0, pending, policy, 100.0, waits=Expected(slots, 107.0))
+    assert left.awaited <= min(pending, slots)
+    assert plain.increase - left.awaited <= left.increase <= plain.increase
+    assert (left.spare, left.target, left.removals) == (plain.spare, plain.target, plain.removals)
+    if left.awaited:
+        assert left.look_again_at <= 107.0
+        assert "of those that wait" in str(left)
+        return
+    assert left == plain

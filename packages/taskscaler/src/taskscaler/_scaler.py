@@ -26,6 +26,7 @@ from taskscaler._observe import DecisionEvent, InstanceEvent, LeaseEvent, Observ
 from taskscaler._standing import figures_of
 from taskscaler._tracer import Traced, Tracer
 from taskscaler._types import Policy, Pool
+from taskscaler.core._idling import IDLING_RECORDS
 from taskscaler.core._mediator import AllRemoved, Core, InstanceLost
 from taskscaler.core._slots import (
     LEDGER_RECORDS,
@@ -163,7 +164,7 @@ class Taskscaler:
             )
             for pool in self._pools
         ]
-        kinds = {**PLAN_RECORDS, **LEDGER_RECORDS}
+        kinds = {**PLAN_RECORDS, **LEDGER_RECORDS, **IDLING_RECORDS}
         self._runtime: Runtime[Core] = Runtime(
             drivers,
             self._build,

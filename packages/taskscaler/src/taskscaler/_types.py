@@ -11,6 +11,11 @@ from fleeting.config import as_given, in_words
 from fleeting.runtime import Dial, ReadyHook
 from taskscaler.core._schedule import ALWAYS, validate_period, validate_timezone
 
+ADAPTIVE = "adaptive"
+
+MODES = ("static", ADAPTIVE)
+"""How long what is not needed idles: as long as the policy says, or as long as has paid."""
+
 
 @frozen(kw_only=True, field_transformer=in_words)
 class Policy:
@@ -37,6 +42,10 @@ class Policy:
     preemptive_mode: bool | None = None
     """Whether reservations succeed only against capacity that is ready. None: if `idle_count` is above 0."""
 
+    mode: str = field(default="static")
+    """``static``: what is not needed idles for `idle_time`. ``adaptive``: for as long as has paid lately, at the price
+    that `idle_time` gives: so much idling is what a boot is worth that somebody waits for."""
+
     @periods.validator
     def _check_periods(self, _: object, periods: tuple[str, ...]) -> None:
         if not periods:
@@ -48,8 +57,20 @@ class Policy:
     def _check_timezone(self, _: object, name: str) -> None:
         validate_timezone(name)
 
+    @mode.validator
+    def _check_mode(self, _: object, mode: str) -> None:
+        if mode not in MODES:
+            raise ValueError('one of "static", "adaptive"')
+        if mode == ADAPTIVE and not self.idle_time:
+            raise ValueError("static, or an idle_time above 0: it is the price at which idling is weighed")
+
     @property
-    def effect(self) -> Mapping[str, float]:
+    def adaptive(self) -> bool:
+        """Whether it is learned how long idling pays."""
+        return self.mode == ADAPTIVE
+
+    @property
+    def effect(self) -> Mapping[str, float | str]:
         """What it leads to, by the settings' names, whenever it holds."""
         return {
             "idle_count": self.idle_count,
@@ -57,6 +78,7 @@ class Policy:
             "scale_factor": self.scale_factor,
             "scale_factor_limit": self.scale_factor_limit,
             "preemptive_mode": self.preemptive,
+            "mode": self.mode,
         }
 
     @property

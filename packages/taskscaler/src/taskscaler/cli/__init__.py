@@ -1027,8 +1027,8 @@ def logs(batch: str, job: str | None, lines: int, socket: "Place | None", *, fol
     "policies",
     metavar="SPEC",
     multiple=True,
-    help="FLEET once more with this policy instead of its own, such as idle_count=5,idle_time=20m; also scale_factor "
-    "and scale_factor_limit. May be given several times.",
+    help="FLEET once more with this policy instead of its own, such as idle_count=5,idle_time=20m; also "
+    "scale_factor, scale_factor_limit and mode. May be given several times.",
 )
 @_JSON
 @click.option(

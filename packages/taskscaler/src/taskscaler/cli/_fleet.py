@@ -65,6 +65,8 @@ def _when(policy: Policy) -> str:
 
 def _idle(policy: Policy) -> str:
     leaves = f"after {format_duration(policy.idle_time)}" if policy.idle_time else "at once"
+    if policy.adaptive:
+        leaves = f"once idling does not pay, at the price of {format_duration(policy.idle_time)} for a boot"
     return f"keeps {_kept(policy)} idle, removes what is not needed {leaves}"
 
 

@@ -221,6 +221,8 @@ def as_toml(policy: Policy, table_name: str) -> str:
         settings["scale_factor_limit"] = policy.scale_factor_limit
     if policy.preemptive_mode is not None:
         settings["preemptive_mode"] = str(policy.preemptive_mode).lower()
+    if policy.adaptive:
+        settings["mode"] = f'"{policy.mode}"'
     return "".join([f"[[{table_name}]]\n", *(f"{key} = {value}\n" for key, value in settings.items())])
 
 

@@ -13,7 +13,8 @@ from attrs import define
 
 from fleeting.core import Plan
 from taskscaler._types import Policy
-from taskscaler.core._decide import idle_slots, idle_to_ask_for
+from taskscaler.core._decide import idle_slots, idle_to_ask_for, left_waiting
+from taskscaler.core._idling import Idling
 from taskscaler.core._ledger import Ledger
 from taskscaler.core._releases import Expected
 from taskscaler.core._slots import LISTED, ORDINARY, PoolSlots, Rarities
@@ -83,6 +84,8 @@ class Calm:
         *,
         reserved_demand: Callable[[Policy, int], int],
         releases: Callable[[Policy, float], Expected],
+        waits: Callable[[Policy, float], Expected],
+        idling: Idling,
         ceiling: int | None,
     ) -> None:
         """Nothing has been looked at yet; *ceiling*: how many instances there may be over all pools."""
@@ -90,6 +93,8 @@ class Calm:
         self._surplus = surplus
         self._reserved_demand = reserved_demand
         self._releases = releases
+        self._waits = waits
+        self._idling = idling
         self._ceiling = ceiling
         self._footings = [_Footing(ledger.pools[pool], plan, len(plans) == 1) for pool, plan in plans.items()]
         self._stuck_until = inf
@@ -125,19 +130,46 @@ class Calm:
         spare = usable - called_for
         surplus = spare + arriving
         if surplus < 0:
-            releases = self._releases(policy, now)
-            expected = max(0, idle_target - idle_to_ask_for(policy, in_use, releases.slots))
-            expected_until = releases.until if expected else inf
+            expected, expected_until = self._counted_on(-surplus, idle_target, in_use, policy, now)
             if stuck and now < self._stuck_until:
                 return min(self._stuck_until, expected_until)
             return expected_until if -surplus <= expected else None
         if withdrawable and surplus >= self._fewest:
             return None
-        due = self._not_due_before(spare, policy, now) if spare > 0 else inf
+        due = self._not_due_before(spare, usable + in_use, policy, now) if spare > 0 else inf
         return due if due > now else None
 
-    def _not_due_before(self, spare: int, policy: Policy, now: float) -> float:
-        """Before when no idle node is to be given up of those that are to spare; infinite: there is none."""
+    def _counted_on(self, missing: int, idle_target: int, in_use: int, policy: Policy, now: float) -> tuple[int, float]:
+        """For how many of the missing slots nothing is asked, as releases are expected, and until when."""
+        releases = self._releases(policy, now)
+        expected = max(0, idle_target - idle_to_ask_for(policy, in_use, releases.slots))
+        until = releases.until if expected else inf
+        if policy.adaptive:
+            waits = self._waits(policy, now)
+            awaited = left_waiting(missing, expected, self._ledger.pending, waits)
+            return expected + awaited, min(until, waits.until) if awaited else until
+        return expected, until
+
+    def _pays_until(self, spare: int, slots: int, policy: Policy, now: float) -> float:
+        """The same under an adaptive policy."""
+        firsts = [first for footing in self._footings for first in footing.slots.longest_idle(spare)]
+        if not firsts:
+            return inf
+        idling, idle_time = self._idling, policy.idle_time
+        idle_until = min(node.idle_since for node in firsts) + idling.least(idle_time)
+        return max(idle_until, min(idling.due(slots - node.usable + 1, idle_time, now) for node in firsts))
+
+    def _not_due_before(self, spare: int, slots: int, policy: Policy, now: float) -> float:
+        """Before when no idle node is to be given up of those that are to spare; infinite: there is none.
+
+        Args:
+            spare: Slots.
+            slots: That there are.
+            policy: The one that holds.
+            now: Seconds since the epoch.
+        """
+        if policy.adaptive:
+            return self._pays_until(spare, slots, policy, now)
         known, rearranged = self._not_due, 0
         for footing in self._footings:
             rearranged += footing.slots.rearranged

@@ -17,6 +17,7 @@ from fleeting.core import Plan, Stage
 from taskscaler._types import Policy, PoolSettings
 from taskscaler._wording import enumerated
 from taskscaler.core._decide import Decision, PoolDecision, Removal, Sleep, Wake
+from taskscaler.core._idling import Idling
 from taskscaler.core._ledger import Ledger
 from taskscaler.core._payoff import Payoff, Verdict
 from taskscaler.core._sleepers import CORDONED, OVER, OVER_ALL_CEILINGS, Sleepers
@@ -53,6 +54,9 @@ class Choices:
     surplus: Surplus = field(factory=Surplus)
     """Since when how much has been to spare, over all pools."""
 
+    idling: Idling = field(factory=lambda: Idling({}))
+    """How long idling pays, for policies that are adaptive."""
+
     sleepers: Mapping[str, Sleepers] = field(init=False)
     """By pool: its suspended nodes that are of use."""
 
@@ -86,9 +90,11 @@ class Choices:
 
         Of what falls due together, the least preferred pool's goes first.
         """
+        idle_time = self.idling.least(policy.idle_time) if policy.adaptive else policy.idle_time
         if self._is_plain(decision):
             nodes = [nodes for pool in reversed(decision.pools) for nodes in self.ledger.idle_by_usable(pool.pool)]
-            yield from self._not_needed([_dues(each, (), policy, at) for each in nodes], decision.spare, 0, policy, at)
+            plain = [_dues(each, (), idle_time, at) for each in nodes]
+            yield from self._not_needed(plain, decision.spare, decision, policy, at)
             return
         spare = decision.spare
         others: list[Iterator[tuple[float, Removal | Sleep]]] = []
@@ -105,11 +111,11 @@ class Choices:
             over_all = max(0, over_all - max(0, over.found - own[pool.pool]))
             if decision.spare:
                 ids = {node.instance for node, _ in gone}
-                idle += [_dues(nodes, ids, policy, at) for nodes in self.ledger.idle_by_usable(pool.pool)]
+                idle += [_dues(nodes, ids, idle_time, at) for nodes in self.ledger.idle_by_usable(pool.pool)]
         suspendable = sorted(self._suspendable(policy, at), key=itemgetter(0))
         others.append((due, _with_its_leases(node)) for due, node in suspendable if not node.usable)
         idle += [iter([(due, node)]) for due, node in suspendable if node.usable]
-        not_needed = self._not_needed(idle, spare, decision.spare - spare, policy, at)
+        not_needed = self._not_needed(idle, spare, decision, policy, at)
         yield from heapq.merge(*others, not_needed, key=itemgetter(0))
 
     def _is_plain(self, decision: Decision) -> bool:
@@ -120,14 +126,19 @@ class Choices:
         return not any(pool.excess or any(pools[pool.pool].counts.rare[LISTED + 1 :]) for pool in decision.pools)
 
     def _not_needed(
-        self, idle: Iterable[Iterator[tuple[float, Node]]], spare: int, others: int, policy: Policy, at: float
+        self, idle: Iterable[Iterator[tuple[float, Node]]], spare: int, decision: Decision, policy: Policy, at: float
     ) -> Iterator[tuple[float, Removal | Sleep]]:
         """What of idle nodes that nothing calls for goes or sleeps, and when; see `_going`.
 
-        None of them before as many slots have been to spare for `idle_time`, besides *others* that go at once.
+        None of them before as many slots have been to spare for `idle_time`, besides the others that go at once; under
+        an adaptive policy not before the lowest of these levels has idled for as long as pays.
         """
+        others = decision.spare - spare
+        top = decision.target - (self.ledger.pending - self.ledger.pending_for_any) + spare
 
         def may_go(slots: int) -> float:
+            if policy.adaptive:
+                return self.idling.due(top - slots + 1, policy.idle_time, at)
             return self.surplus.since(others + slots, at) + policy.idle_time
 
         places: dict[str, int] = {}
@@ -141,7 +152,7 @@ class Choices:
         for node in self.ledger.suspendable:
             plan = self.plans[node.pool]
             if plan.may_suspend(node.instance):
-                due = _due(node, policy, at) if node.usable else at
+                due = _due(node, policy.idle_time, at) if node.usable else at
                 yield max(due, plan.suspending.until), node
 
     def _spared(self, node: Node, places: dict[str, int], at: float) -> Removal | Sleep:
@@ -191,7 +202,7 @@ class Choices:
         """Cordoned instances that are idle, and when they are given up: at once while some are over a ceiling."""
         cordoned = []
         for node in self.ledger.idle_cordoned(pool):
-            due = at if over.missing else _due(node, policy, at)
+            due = at if over.missing else _due(node, policy.idle_time, at)
             over.note(due <= at)
             cordoned.append((due, Removal(node.pool, node.instance, CORDONED)))
         return iter(sorted(cordoned, key=itemgetter(0)))
@@ -270,14 +281,14 @@ def _why_woken(node: Node) -> str:
     return f"{enumerated(keys)} {'is' if len(keys) == 1 else 'are'} resuming" if keys else "to be cleaned"
 
 
-def _due(node: Node, policy: Policy, at: float) -> float:
+def _due(node: Node, idle_time: float, at: float) -> float:
     """When an idle node that nothing calls for is to be given up, *at* being now."""
-    return max(at, node.idle_since + policy.idle_time)
+    return max(at, node.idle_since + idle_time)
 
 
-def _dues(nodes: Iterable[Node], gone: Container[str], policy: Policy, at: float) -> Iterator[tuple[float, Node]]:
+def _dues(nodes: Iterable[Node], gone: Container[str], idle_time: float, at: float) -> Iterator[tuple[float, Node]]:
     """When which of these idle nodes are to be given up, but for those that go anyhow."""
-    return ((_due(node, policy, at), node) for node in nodes if node.instance not in gone)
+    return ((_due(node, idle_time, at), node) for node in nodes if node.instance not in gone)
 
 
 def _going(

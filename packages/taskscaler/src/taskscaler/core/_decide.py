@@ -209,6 +209,9 @@ class Decision:
     expected: int = 0
     """Idle slots that are missing and not asked for: so many are expected to be released before they would be there."""
 
+    awaited: int = 0
+    """Waiting acquires for which nothing is asked for: so many slots are expected to be released soon enough."""
+
     def of(self, pool: str) -> PoolDecision:
         """What to do with that pool."""
         return next(each for each in self.pools if each.pool == pool)
@@ -242,13 +245,19 @@ class Decision:
                 parts.append(f"{pool.pool} is {pool.excess} over the ceiling")
         if self.excess:
             parts.append(f"{self.excess} over the ceiling of all pools")
-        if self.expected:
-            parts.append(f"{counted(self.expected, 'slot')} to keep idle {released_soon(self.expected)}")
+        parts += self._counts_on()
         if self.spare and not self.increase:
             parts.append(f"{counted(self.spare, 'slot')} to spare")
         for verb, choices in (("resume", self.wakes), ("suspend", self.sleeps), ("remove", self.removals)):
             parts += _words_on(f"would {verb}" if self.observed else f"{verb}s", choices)
         return "; ".join(parts)
+
+    def _counts_on(self) -> Iterator[str]:
+        """For what nothing is asked, as releases are expected."""
+        if self.expected:
+            yield f"{counted(self.expected, 'slot')} to keep idle {released_soon(self.expected)}"
+        if self.awaited:
+            yield f"{self.awaited} of those that wait {left_to_a_release(self.awaited)}"
 
     def _requests(self, pool: PoolDecision) -> str:
         requests = "would request" if self.observed else "requests"
@@ -261,6 +270,11 @@ class Decision:
 def released_soon(slots: int) -> str:
     """What is said of so many slots that are not asked for."""
     return f"{'is' if slots == 1 else 'are'} expected to be released before a new instance would be ready"
+
+
+def left_to_a_release(waiters: int) -> str:
+    """What is said of so many waiters for whom nothing is asked for."""
+    return f"{'is' if waiters == 1 else 'are'} expected to get a released slot sooner than a new instance would pay off"
 
 
 def _words_on(does: str, choices: Sequence[Choice]) -> Iterator[str]:
@@ -287,6 +301,7 @@ def decide(
     room: int | None = None,
     excess: int = 0,
     releases: Expected = NOTHING_EXPECTED,
+    waits: Expected = NOTHING_EXPECTED,
     bound: Mapping[tuple[str, ...], int] = _NOBODY,
 ) -> Decision:
     """Decide.
@@ -301,6 +316,7 @@ def decide(
         excess: Instances over the ceiling over all pools.
         releases: Slots in use that will be free before a new instance would be ready.
         bound: How many of those acquires wait for a slot of which pools, where not any will do.
+        waits: Those that wait and are left to a release, if the policy is adaptive.
     """
     demand = Demand(sum(supply.in_use for supply in supplies), reserved, pending)
     idle_target = idle_slots(policy, demand.in_use)
@@ -311,7 +327,14 @@ def decide(
     usable = sum(each.usable for each in shares.pools)
     missing = for_all - usable - sum(each.arriving for each in shares.pools)
     expected = max(0, min(missing, idle_target - idle_to_ask_for(policy, demand.in_use, releases.slots)))
-    pools, look_again_at = shares.decided(missing, expected)
+    awaited = left_waiting(missing, expected, pending - sum(bound.values()), waits)
+    if awaited and any(supply.asleep for supply in supplies):
+        awaited = 0  # resuming is faster than what was reckoned with
+    pools, look_again_at = shares.decided(missing, expected + awaited)
+    if expected:
+        look_again_at = min(look_again_at, releases.until)
+    if awaited:
+        look_again_at = min(look_again_at, waits.until)
     first = supplies[0]
     target = demand.total + idle_target
     ceiling = first.limits.room
@@ -324,9 +347,10 @@ def decide(
         target_instances=int(min(math.ceil(target / first.slots), most)),
         spare=max(0, usable - for_all),
         pools=pools,
-        look_again_at=min(look_again_at, releases.until) if expected else look_again_at,
+        look_again_at=look_again_at,
         excess=excess,
         expected=expected,
+        awaited=awaited,
     )
 
 
@@ -472,6 +496,11 @@ def idle_slots(policy: Policy, in_use: int) -> int:
     if policy.scale_factor_limit:
         by_factor = min(by_factor, policy.scale_factor_limit)
     return max(policy.idle_count, by_factor)
+
+
+def left_waiting(missing: int, expected: int, pending: int, waits: Expected) -> int:
+    """For how many of those that wait nothing is asked for; *expected*: idle slots for which nothing is, either."""
+    return max(0, min(missing - expected, pending, waits.slots - expected))
 
 
 def idle_to_ask_for(policy: Policy, in_use: int, releases: int) -> int:

@@ -35,6 +35,7 @@ from taskscaler._types import Policy, PoolSettings
 from taskscaler.core._calm import Calm
 from taskscaler.core._choices import Choices
 from taskscaler.core._decide import ANY_NUMBER, Choice, Decision, Removal, Sleep, Supply, decide, idle_slots
+from taskscaler.core._idling import IDLING, Idling
 from taskscaler.core._ledger import Ledger
 from taskscaler.core._payoff import Payoff
 from taskscaler.core._preference import Losses
@@ -188,7 +189,14 @@ class Core:
         """Why nothing new is handed out for the moment; empty if it is."""
 
         payoffs = {name: Payoff() for name in self.pools}
-        self.choices = Choices(self.pools, self.plans, self.ledger, payoffs, observing)
+        self.choices = Choices(
+            self.pools,
+            self.plans,
+            self.ledger,
+            payoffs,
+            observing,
+            idling=Idling.of(_prices(policies), recovered.get(IDLING, {}), journaled=journaled),
+        )
         self._releases = Releases(now)
         self._calm = Calm(
             self.plans,
@@ -196,6 +204,8 @@ class Core:
             self.choices.surplus,
             reserved_demand=self._reserved_demand,
             releases=self.expected_releases,
+            waits=self.left_to_releases,
+            idling=self.choices.idling,
             ceiling=self.ceiling,
         )
         self._unhealthy: set[tuple[str, str]] = set()
@@ -353,6 +363,11 @@ class Core:
         longest_idle = (
             node for pool in pools for nodes in self.ledger.idle_by_usable(pool) for node in islice(nodes, 1)
         )
+        if policy.adaptive:
+            slots, idling, idle_time = in_use + self.ledger.usable, self.idling, policy.idle_time
+            idle = (node.usable for node in longest_idle if node.idle_since + idling.least(idle_time) <= now)
+            fits = (each for each in idle if each <= spare)
+            return min((each for each in fits if idling.due(slots - each + 1, idle_time, now) <= now), default=0)
         due = (node.usable for node in longest_idle if node.idle_since + policy.idle_time <= now)
         surplus = self.choices.surplus
         goes = (usable for usable in due if usable <= spare and surplus.since(usable, now) + policy.idle_time <= now)
@@ -375,12 +390,22 @@ class Core:
             spare -= ledger.reserved
         self.choices.surplus.note(spare, now)
         self._releases.note(in_use, now)
+        if policy.adaptive:
+            self.idling.note(in_use + usable - spare, policy.idle_time, self._releases.boot, now)
+        elif self.choices.idling.looks:
+            self.choices.idling.pause()
 
     def expected_releases(self, policy: Policy, now: float) -> Expected:
         """Slots that are free again before a new instance would be ready. Nothing of it is kept over a restart."""
         if not (policy.idle_count or policy.scale_factor):
             return NOTHING_EXPECTED
         return self._releases.expected(now)
+
+    def left_to_releases(self, policy: Policy, now: float) -> Expected:
+        """How many of those that wait are left to a release, if the policy is adaptive."""
+        if not (policy.adaptive and self.ledger.pending):
+            return NOTHING_EXPECTED
+        return self._releases.awaited(self.ledger.waiting_since, policy.idle_time, now)
 
     def unreserve(self, key: str, now: float) -> Step:
         """See `Ledger.unreserve`."""
@@ -539,6 +564,7 @@ class Core:
         self._schedule = Schedule(policies)
         self._policy_until = -inf
         self._touched = True
+        self.idling.keep(_prices(policies))
         return NOTHING
 
     def policy_at(self, now: float) -> Policy:
@@ -571,6 +597,7 @@ class Core:
             excess=self._excess_over_all(total),
             releases=self.expected_releases(policy, at),
             bound=self.ledger.bound,
+            waits=self.left_to_releases(policy, at),
         )
         removals: list[Removal] = []
         sleeps: list[Sleep] = []
@@ -597,6 +624,11 @@ class Core:
             look_again_at=look_again_at,
             observed=self.observing,
         )
+
+    @property
+    def idling(self) -> Idling:
+        """What adaptive policies have learned of how long idling pays."""
+        return self.choices.idling
 
     @property
     def removing_all(self) -> bool:
@@ -647,7 +679,7 @@ class Core:
     @property
     def wake_at(self) -> float | None:
         """See `fleeting.runtime.Core`."""
-        at = min(self._look_at, self._leases_due_at)
+        at = min(self._look_at, self._leases_due_at, self.choices.idling.writes_at)
         for plan in self.plans.values():
             due = plan.wake_at
             if due is not None and due < at:
@@ -693,6 +725,8 @@ class Core:
                 self._look_at = min(self._policy_until, calm_until)
                 self._noted_at = now
             self._touched = False  # what the decision itself changed is looked at with what comes next
+        if self.choices.idling.writes_at <= now:
+            self._writes += self.idling.writes(now)
         return self._end()
 
     @property
@@ -1126,6 +1160,11 @@ def _slots_of(pool: PoolSettings) -> PoolSlots:
         cleans=pool.cleans,
         checks=pool.heartbeat_on_acquire,
     )
+
+
+def _prices(policies: Iterable[Policy]) -> Sequence[float]:
+    """The `idle_time` of those that are adaptive, each once."""
+    return [*dict.fromkeys(policy.idle_time for policy in policies if policy.adaptive)]
 
 
 def in_short(capacity: Capacity) -> str:

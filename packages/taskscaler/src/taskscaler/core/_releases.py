@@ -96,6 +96,30 @@ class Releases:
         lasts = BOOTS * self._boot * log(at_first / (slots - 0.5))
         return Expected(slots, self._at + lasts + MARGIN)
 
+    def awaited(self, waiting_since: float | None, price: float, now: float) -> Expected:
+        """How many of those that wait are better left to a release than bought an instance for.
+
+        A boot that somebody waits for is worth the *price*, so a second of waiting is worth ``price / boot``, and an
+        instance costs its boot at least. So one that is expected to wait for less than ``boot * boot / price`` is left
+        to a release, and nobody for longer than a boot. If one has waited for that long, it was expected wrongly.
+
+        Args:
+            waiting_since: When the first of them began to wait; None: nobody does.
+            price: Seconds of an instance.
+            now: Seconds since the epoch.
+        """
+        if waiting_since is None or not self._boot or self._ended < ENOUGH or not self._held:
+            return NOTHING_EXPECTED
+        worth = min(self._boot, self._boot * self._boot / price)
+        slots = floor(self._in_use * worth * self._ended / self._held)
+        until = waiting_since + worth
+        return Expected(slots, until) if slots and now < until else NOTHING_EXPECTED
+
+    @property
+    def boot(self) -> float | None:
+        """Seconds until an instance that is asked for is ready; None: unknown."""
+        return self._boot
+
     def _add_up(self, now: float) -> None:
         """Take in the time that has passed."""
         passed = now - self._at

@@ -265,6 +265,9 @@ class Explanation(ScalerAnswer):
     decisions: tuple[Decision, ...]
     """The last ones that differ, newest last."""
 
+    learned: str = ""
+    """How long the next slot that is to spare idles, under an adaptive policy; else empty."""
+
     @property
     def answer(self) -> str:
         """Why there is no capacity, or that there is some, in one sentence."""
@@ -311,6 +314,8 @@ class Explanation(ScalerAnswer):
             yield f"the cloud gets no requests: {self.journal_error}"
         yield f"target: {decision}"
         yield f"policy: {describe_policy(self.policy)}"
+        if self.learned:
+            yield f"mode adaptive: {self.learned}"
         for pool in self.pools:
             yield from pool.sentences()
         if self.detached:
@@ -325,6 +330,7 @@ class Explanation(ScalerAnswer):
             "journal_error": self.journal_error,
             "capacity": asdict(self.capacity),
             "policy": dict(self.policy.effect),
+            "learned": self.learned,
             "pools": [pool.as_dict() for pool in self.pools],
             "holds": [_hold(view) for view in self.holds],
             "detached": [_detached(lease) for lease in self.detached],
@@ -339,6 +345,8 @@ class Explanation(ScalerAnswer):
 
     def _soon(self) -> str:
         """What happens next for who waits though nothing is in the way."""
+        if self.decision.awaited:
+            return "a slot is expected to be released sooner than a new instance would pay off"
         if self.capacity.pending or self.decision.demand.reserved:
             return "a slot is about to be handed out"
         return "a reservation alone requests no instance (reservation_throttling); the acquire that follows it does"
@@ -405,8 +413,20 @@ def explain(snapshot: Snapshot) -> Explanation:
         detached=tuple(core.ledger.list_detached()),
         decision=decision,
         decisions=tuple(core.decisions),
+        learned=_learned(core, policy, decision, now),
         next=tuple(in_short(snapshot.upcoming)),
     )
+
+
+def _learned(core: Core, policy: Policy, decision: Decision, now: float) -> str:
+    """For how long the next slot idles that is to spare, and how that is known; empty under a static policy."""
+    if not policy.adaptive:
+        return ""
+    level = decision.target + max(1, decision.spare)
+    lasts = span(core.idling.idles(level, policy.idle_time, now))
+    if not core.idling.has_seen_enough(level, policy.idle_time):
+        return f"too little has been seen yet, what is not needed idles for {lasts}"
+    return f"as things were lately, it pays if slot number {level} idles for {lasts} while it is not needed"
 
 
 def decision_dict(decision: Decision) -> dict[str, object]:
@@ -419,6 +439,7 @@ def decision_dict(decision: Decision) -> dict[str, object]:
         "target": decision.target,
         "target_instances": decision.target_instances,
         "expected": decision.expected,
+        "awaited": decision.awaited,
         "spare": decision.spare,
         "excess": decision.excess,
         "pools": [asdict(pool) for pool in decision.pools],

@@ -110,7 +110,7 @@ _SENTENCES = {
 _HAPPEN_ANYWAY = frozenset({Next.LOOK, Next.POLICY, Next.TAKEN})
 """What a scaler that only observes does too, or what is not its doing."""
 
-_NOTHING_BEFORE: Mapping[str, float] = {"scale_factor": 0.0, "scale_factor_limit": 0}
+_NOTHING_BEFORE: Mapping[str, float | str] = {"scale_factor": 0.0, "scale_factor_limit": 0, "mode": "static"}
 """What goes without saying of a policy."""
 
 
@@ -205,7 +205,8 @@ def describe_policy(policy: Policy, *, before: Policy | None = None) -> str:
         name for name, value in effect.items() if value != (before.effect if before else _NOTHING_BEFORE).get(name)
     ]
     settings = [name for name in changed if name != "preemptive_mode" or policy.preemptive_mode is not None]
-    return ", ".join(f"{name} {span(effect[name]) if name == 'idle_time' else effect[name]}" for name in settings)
+    words = {**effect, "idle_time": span(policy.idle_time)}
+    return ", ".join(f"{name} {words[name]}" for name in settings)
 
 
 def _are(names: tuple[str, ...]) -> str:
@@ -362,8 +363,10 @@ class _Foresight:
 
     def _when_not_released(self, policy: Policy, decision: Decision, at: float) -> Iterator[Upcoming]:
         """What is asked for if slots that are expected to be free by then are not."""
-        if decision.expected:
-            until = self.core.expected_releases(policy, at).until
+        counted_on = [self.core.expected_releases(policy, at)] if decision.expected else []
+        counted_on += [self.core.left_to_releases(policy, at)] if decision.awaited else []
+        if counted_on:
+            until = min(each.until for each in counted_on)
             later = self.core.foresee(until)[1]
             news = evolve(
                 later,
@@ -402,7 +405,9 @@ class _Foresight:
 
     def _give_up(self, at: float, choice: Choice, policy: Policy) -> Upcoming:
         why = choice.why
-        if why in {NOT_NEEDED, SPARED} and policy.idle_time:
+        if why in {NOT_NEEDED, SPARED} and policy.adaptive:
+            why = f"{why}, and idle for as long as pays (mode adaptive)"
+        elif why in {NOT_NEEDED, SPARED} and policy.idle_time:
             node = self.core.ledger.node(choice.pool, choice.instance)
             long_idle = node is not None and node.idle_since + policy.idle_time < at - TOGETHER / 2
             long = f"{span(policy.idle_time)} (idle_time)"

@@ -10,7 +10,7 @@ from fleeting.config import parse_duration
 from fleeting.plugins import format_duration
 from taskscaler._types import Policy
 
-KEYS = ("idle_count", "idle_time", "scale_factor", "scale_factor_limit")
+KEYS = ("idle_count", "idle_time", "scale_factor", "scale_factor_limit", "mode")
 """What a policy may say here; when it holds is no matter."""
 
 
@@ -30,7 +30,9 @@ def parse_policy(text: str) -> Policy:
         raise ValueError(f"{error}, in the policy {text!r}") from error
 
 
-def _value(key: str, text: str) -> float:
+def _value(key: str, text: str) -> float | str:
+    if key == "mode":
+        return text
     try:
         if key == "idle_time":
             return parse_duration(text)
@@ -45,6 +47,10 @@ def write_policy(policy: Policy) -> str:
     settings: Mapping[str, Any] = {key: getattr(policy, key) for key in KEYS}
     defaults = {key: fields_dict(Policy)[key].default for key in KEYS}
     some = {key: value for key, value in settings.items() if key in KEYS[:2] or value != defaults[key]}
-    return ",".join(
-        f"{key}={format_duration(value) if key == 'idle_time' else f'{value:g}'}" for key, value in some.items()
-    )
+    return ",".join(f"{key}={_written(key, value)}" for key, value in some.items())
+
+
+def _written(key: str, value: Any) -> str:  # noqa: ANN401  (as policies have it)
+    if key == "idle_time":
+        return format_duration(value)
+    return value if isinstance(value, str) else f"{value:g}"
