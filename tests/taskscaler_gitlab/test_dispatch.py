@@ -17,7 +17,7 @@ from gitlab_jobs import GitInfo, Job, JobInfo, RunnerInfo, Variable
 from taskscaler_gitlab import read_config
 from taskscaler_gitlab._dispatch import TEXTS, Ceilings, Decision, Dispatch, Facts
 from taskscaler_gitlab._dispatch_settings import Rule, When
-from taskscaler_gitlab._patterns import covers, matcher
+from taskscaler_gitlab._patterns import LONGEST_TEXT, covers, matcher, tokens_of, walks
 from tests.strategies import QUICK
 
 TEXT = st.text("ab/", max_size=4)
@@ -124,7 +124,9 @@ def test_what_shadows_is_for_all_that_the_other_is_for(narrow: When, broad: When
 @given(PATTERNS, PATTERN, TEXT)
 def test_patterns_mean_what_they_say(patterns: tuple[str, ...], other: str, text: str) -> None:
     """One that covers another matches whatever that does; and where none of short texts tells them apart, it covers."""
-    assert (matcher(patterns).fullmatch(text) is not None) == any(matches(each, text) for each in patterns)
+    meant = any(matches(each, text) for each in patterns)
+    assert matcher(patterns)(text) == meant
+    assert any(walks(tokens_of(each), text) for each in patterns) == meant
     if covers(patterns, other) and matches(other, text):
         assert any(matches(each, text) for each in patterns)
 
@@ -146,6 +148,13 @@ def test_patterns_mean_what_they_say(patterns: tuple[str, ...], other: str, text
 def test_whether_patterns_leave_anything(patterns: list[str], other: str, covered: bool) -> None:  # noqa: FBT001  (the table's)
     """Also where one pattern alone does not, and where it is a lot of work to see."""
     assert covers(patterns, other) is covered
+
+
+def test_a_text_that_is_made_to_take_long_does_not() -> None:
+    """An expression would try for longer than anybody lives; what is longer than a name is taken by ``**`` alone."""
+    assert not matcher(["**a" * 20 + "b"])("a" * LONGEST_TEXT)
+    assert matcher(["**a" * 20])("a" * LONGEST_TEXT)
+    assert [matcher([each])("a" * (LONGEST_TEXT + 1)) for each in ("**", "a**", "*")] == [True, False, False]
 
 
 def a_job(**more: Any) -> Job:  # noqa: ANN401  (a job's)

@@ -200,13 +200,13 @@ def _matches(name: str, patterns: Sequence[str]) -> Test:
     if all(map(is_plain, patterns)):
         known = frozenset(patterns)
         return lambda facts: getattr(facts, name) in known
-    match = matcher(patterns).fullmatch
-    return lambda facts: match(getattr(facts, name)) is not None
+    match = matcher(patterns)
+    return lambda facts: match(getattr(facts, name))
 
 
 def _variable_matches(name: str, patterns: Sequence[str]) -> Test:
-    match = matcher(patterns).fullmatch
-    return lambda facts: (value := facts.variables.get(name)) is not None and match(value) is not None
+    match = matcher(patterns)
+    return lambda facts: (value := facts.variables.get(name)) is not None and match(value)
 
 
 def _reasons(when: When, facts: Facts) -> Iterator[str]:

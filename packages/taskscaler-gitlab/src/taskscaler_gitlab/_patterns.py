@@ -4,11 +4,17 @@
 """
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final, Literal, TypeAlias
 
 LONGEST = 255
 """Characters of a pattern."""
+
+LONGEST_TEXT = 4096
+"""Characters of a text; one that is longer is matched by ``**`` alone."""
+
+MOST_TRIES = 1_000_000
+"""Ways to match a text that an expression may have to try, at the worst."""
 
 MOST_STATES = 20_000
 """States that are looked at to see whether patterns cover one; beyond that, they are said not to."""
@@ -34,11 +40,37 @@ def is_plain(pattern: str) -> bool:
     return "*" not in pattern and "?" not in pattern
 
 
-def matcher(patterns: Iterable[str]) -> re.Pattern[str]:
-    """Make what matches whatever one of the patterns does, as a whole."""
+def matcher(patterns: Iterable[str]) -> Callable[[str], bool]:
+    """Make what says whether one of the patterns matches the whole of a text.
+
+    Texts come from whoever may start a pipeline: what would have an expression try too much is walked through instead,
+    in as many steps as text and pattern have characters, multiplied.
+    """
+    every = [tokens_of(each) for each in patterns]
     written = {_STAR: "[^/]*", _ANY: ".*", _ONE: "[^/]"}
-    each = ("".join(written[t] if isinstance(t, int) else re.escape(t) for t in tokens_of(p)) for p in patterns)
-    return re.compile("|".join(f"(?:{one})" for one in each), re.DOTALL)
+    each = ("".join(written[t] if isinstance(t, int) else re.escape(t) for t in tokens) for tokens in every)
+    expression = re.compile("|".join(f"(?:{one})" for one in each), re.DOTALL).fullmatch
+    wild = max((sum(t in (_STAR, _ANY) for t in tokens) for tokens in every), default=0)
+    takes_all = (_ANY,) in every
+
+    def matches(text: str) -> bool:
+        if len(text) > LONGEST_TEXT:
+            return takes_all
+        if len(text) ** wild <= MOST_TRIES:
+            return expression(text) is not None
+        return any(walks(tokens, text) for tokens in every)
+
+    return matches
+
+
+def walks(tokens: Sequence[Token], text: str) -> bool:
+    """Whether a pattern matches the whole of a text. O(tokens x characters)."""
+    places = _reach(0, tokens)
+    for letter in text:
+        places = frozenset(to for at in places for to in _step(at, tokens, letter))
+        if not places:
+            return False
+    return len(tokens) in places
 
 
 def covers(patterns: Sequence[str], other: str) -> bool:
