@@ -214,7 +214,7 @@ def test_a_cloud_like_that_of_recorded_runs(place: Path) -> None:
     found = environment.of("default")
     assert found.boot == Empirical((29.999, 39.999))  # a view showed it a little later
     assert found.boot == environment.of("any other, as there is only one").boot
-    assert str(found.ready) == "1.999s"
+    assert str(found.ready) == "2s"
     assert found.delete == Empirical((0.999, 3.999))
     assert found.boot_failure == pytest.approx(1 / 3)
     assert found.preemptions is not None

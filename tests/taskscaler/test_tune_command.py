@@ -8,6 +8,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from taskscaler import config
+from taskscaler._wording import counted
 from taskscaler.cli import main
 from tests.docs.test_agents import keys_of
 
@@ -116,8 +117,8 @@ def test_a_file_that_is_good_may_stay(place: Path) -> None:
         (f"{SOME}", "missing option '--wait'"),
         (f"{SOME} --wait p95=1s --judge-from x", "--judge-from: expected a share such as 60%, or a time such as"),
         (f"{SOME} --wait p95=1s --judge-from 300%", "--judge-from: expected a share such as 60%"),
-        (f"{SOME} --wait p95=1s --judge-from 2023-01-01", "no job is submitted before if the judged part begins at"),
-        (f"{SOME} --wait p95=1s --judge-from 2025-01-01", "no job is submitted from then on if the judged part"),
+        (f"{SOME} --wait p95=1s --judge-from 2023-01-01", "no job is submitted before 2023-01-01T00:00:00Z, where the"),
+        (f"{SOME} --wait p95=1s --judge-from 2025-01-01", "no job is submitted from 2025-01-01T00:00:00Z on, where"),
         ("--synthetic over=20h --wait p95=1s", "give a trace of two days or more, or say from when on to judge with"),
     ],
 )
@@ -128,3 +129,9 @@ def test_what_is_wrong_is_said(place: Path, arguments: str, says: str) -> None:
     assert says in refused.stderr
     assert refused.stdout == ""
     assert place.exists()
+
+
+def test_plurals() -> None:
+    """As English has them."""
+    found = [counted(2, "policy"), counted(1, "policy"), counted(2, "day"), counted(0, "try"), counted(2, "job")]
+    assert found == ["2 policies", "1 policy", "2 days", "0 tries", "2 jobs"]

@@ -1,5 +1,6 @@
 """How explanations speak: of counts, sizes, names and times."""
 
+import re
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from math import inf
@@ -11,8 +12,10 @@ MOST_NAMED = 3
 
 
 def counted(number: int, noun: str) -> str:
-    """Write ``1 job``, ``2 jobs``."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+    """Write ``1 job``, ``2 jobs``, ``2 tries``, ``2 days``."""
+    if number == 1:
+        return f"{number} {noun}"
+    return f"{number} {noun[:-1]}ies" if re.search("[^aeiou]y$", noun) else f"{number} {noun}s"
 
 
 def enumerated(names: Sequence[str], *, most: int = MOST_NAMED) -> str:

@@ -70,7 +70,7 @@ def outcome_rows(outcome: Outcome) -> Iterator[Row]:
     waits = outcome.waits
     ended = [f"{outcome.done:,} done"]
     ended += [f"{outcome.refused:,} got no slot in time"] if outcome.refused else []
-    ended += [f"{counted(outcome.interrupted, 'try')} lost".replace("trys", "tries")] if outcome.interrupted else []
+    ended += [f"{counted(outcome.interrupted, 'try')} lost"] if outcome.interrupted else []
     yield "ended", f"{listed(ended)}, by {iso(outcome.ended)[:19]}Z"
     if waits.count:
         spread = [f"median {span(waits.quantile(0.5))}"]

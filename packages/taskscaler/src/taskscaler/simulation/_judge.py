@@ -51,10 +51,10 @@ def parted(jobs: Jobs, cut: float | None) -> Parts:
         cut = midnight + max(1, round(FITTED * days_of(jobs, midnight))) * DAY
     fitted, judged = jobs.between(float("-inf"), cut), jobs.between(cut, float("inf"))
     if not len(fitted) or not len(judged):
-        when = "before" if not len(fitted) else "from then on"
+        when = "before" if not len(fitted) else "from"
+        then = f"{iso(cut)[:19]}Z{' on' if len(fitted) else ''}, where the judged part begins"
         raise ValueError(
-            f"no job is submitted {when} if the judged part begins at {iso(cut)[:19]}Z; the jobs come from"
-            f" {iso(jobs.begins)[:19]}Z to {iso(jobs.ends)[:19]}Z"
+            f"no job is submitted {when} {then}; the jobs come from {iso(jobs.begins)[:19]}Z to {iso(jobs.ends)[:19]}Z"
         )
     return Parts(fitted=fitted, judged=judged, cut=cut)
 

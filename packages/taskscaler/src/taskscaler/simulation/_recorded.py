@@ -87,7 +87,7 @@ def read_results(place: Path) -> tuple[Jobs, list[str]]:
                 gathered.add(job)
         except ValueError as error:
             raise TraceUnreadable(f"{each}: {error}; name fewer batches") from error
-    without = f"{counted(gathered.without, 'try')} without an end left out".replace("trys", "tries")
+    without = f"{counted(gathered.without, 'try')} without an end left out"
     notes = [f"the jobs of {counted(len(runs), 'run')}".replace("the jobs of 1 run", "the jobs of one run")]
     return gathered.jobs(), [*notes, *([without] if gathered.without else [])]
 
