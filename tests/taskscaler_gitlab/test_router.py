@@ -281,6 +281,17 @@ async def test_nothing_else_is_passed_on(tmp_path: Path, method: str, path: str,
         assert not at.gitlabs["1"].calls
 
 
+@pytest.mark.parametrize(("method", "path"), [("PUT", "1"), ("PATCH", "1/trace"), ("GET", "1/artifacts")])
+async def test_a_token_that_no_header_can_have_is_who_sent_its_fault(tmp_path: Path, method: str, path: str) -> None:
+    """It is refused, and no cell counts as away because of it."""
+    async with cells(tmp_path, count=2) as at, at.routed() as serving, httpx.AsyncClient() as http:
+        headers = {b"JOB-TOKEN": b"glcbt-\xff", b"Content-Range": b"0-1"}
+        answer = await http.request(method, f"{serving.urls[0]}/api/v4/jobs/{path}", headers=headers, content=b"{}")
+        assert answer.status_code == 400
+        assert "the token has a character that no header can have" in answer.json()["message"]
+        assert not any(each.is_away for each in serving.router.cells.values())
+
+
 @pytest.mark.parametrize("body", [b"", b"[]", b"{", b'{"token": 7}', b"null", b"\xff" * 100, b"[" * 100_000])
 async def test_what_is_no_request_is_refused_on_one_line(tmp_path: Path, body: bytes) -> None:
     """Before any cell is asked, or by the cells."""

@@ -23,7 +23,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
 from fleeting.plugins import one_line
-from gitlab_jobs import GitLabJobsError
+from gitlab_jobs import GitLabJobsError, Refused
 from gitlab_jobs.client import Passing
 from gitlab_jobs.coordinator import MAX_BODY, Reply, body_of, job_token, object_in, refuse, runner_token
 from taskscaler_gitlab.cells._cells import CALL, TRANSFER, Cell
@@ -232,6 +232,8 @@ class Router:
                 call.method, call.path, headers=call.headers, content=call.content, seconds=CALL
             ) as got:
                 return await _answer(cell, got)
+        except Refused as error:
+            raise _unsendable(error) from error
         except GitLabJobsError as error:
             return _no_answer(cell, error)
 
@@ -245,6 +247,8 @@ class Router:
             try:
                 async with call as got:
                     return await _answer(cell, got)
+            except Refused as error:
+                raise _unsendable(error) from error
             except GitLabJobsError as error:
                 return _no_answer(cell, error)
 
@@ -307,6 +311,8 @@ class _Download(Response):
                         self._router.jobs.remember(self._key, name)
                         await self._send(got, send)
                         return None
+                except Refused as error:
+                    return JSONResponse({"message": _unsendable(error).detail}, HTTPStatus.BAD_REQUEST)
                 except GitLabJobsError as error:
                     if self._has_begun:
                         raise
@@ -331,6 +337,11 @@ async def _answer(cell: Cell, got: Passing) -> Answer:
         why = f"502 cell {cell.name} redirects; use the address that it leads to as its url"
         return Answer(HTTPStatus.BAD_GATEWAY, _JSON, json.dumps({"message": why}).encode())
     return Answer(got.status, dict(got.headers), body)
+
+
+def _unsendable(error: Refused) -> HTTPException:
+    """A header that cannot go on, such as a token: who sent it is wrong, and no cell."""
+    return HTTPException(HTTPStatus.BAD_REQUEST, f"400 Bad Request - {one_line(str(error))}")
 
 
 def _no_answer(cell: Cell, error: Exception) -> Answer:
