@@ -137,7 +137,7 @@ def test_pools_and_a_bad_cloud(place: Path) -> None:  # noqa: ARG001  (the files
         ("fleet.toml --synthetic jobs=1 --fit .", "holds no results of a batch"),
         ("fleet.toml --synthetic jobs=1 --report no/where.html", "there is no directory no"),
         ("fleet.toml --synthetic jobs=1 --report /dev/null", "/dev/null is not a regular file"),
-        ("fleet.toml --synthetic jobs=1 --report fleet.toml", "fleet.toml exists, and is no HTML page that a"),
+        ("fleet.toml --synthetic jobs=1 --report fleet.toml", "fleet.toml exists, and is not an HTML page that a"),
         ("fleet.toml --synthetic jobs=1 --since 2025", "--since: expected a time such as 2024-01-"),
         ("fleet.toml --synthetic jobs=1 --until 20250101", "--until: expected a time such as 2024-01-"),
         ("fleet.toml --synthetic begins=9999-12-31", "--synthetic: begins: expected a time between 1843 and 2096"),
