@@ -39,7 +39,8 @@ def _new_report(context: click.Context, parameter: click.Parameter, given: Path 
     if given is not None and given.exists() and not given.is_file():  # which would be replaced by one
         raise click.BadParameter(f"{given} is not a regular file; name one, or one that does not exist yet")
     if given is not None and given.exists() and not _is_page(given):  # but the trace, or the fleet's file
-        raise click.BadParameter(f"{given} exists, and is not an HTML page that a report may replace; name another file")
+        what = "an HTML page that a report may replace"
+        raise click.BadParameter(f"{given} exists, and is not {what}; name another file")
     return _new_file(context, parameter, given)
 
 
