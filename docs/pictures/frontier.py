@@ -26,6 +26,7 @@ BOOT = 60.0
 
 CURVES: Mapping[str, Sequence[str]] = {
     "idle_count 0": [f"idle_time={minutes}m" for minutes in (1, 2, 3, 5, 8, 10, 15, 20, 30)],
+    'mode = "adaptive"': [f"mode=adaptive,idle_time={minutes}m" for minutes in (2, 5, 8, 13, 20, 30)],
     "scale_factor 0.5": [f"scale_factor=0.5,idle_time={minutes}m" for minutes in (2, 5, 10, 20)],
     "idle_count 1": [f"idle_count=1,idle_time={minutes}m" for minutes in (1, 2, 5, 10, 20)],
     "idle_count 2": [f"idle_count=2,idle_time={minutes}m" for minutes in (2, 5, 20)],
@@ -33,7 +34,8 @@ CURVES: Mapping[str, Sequence[str]] = {
 }
 """Policies by the curve that they stand on."""
 
-COLORS = dict(zip(CURVES, (BLUE, GREEN, ORANGE, RED, GREY), strict=True))
+PURPLE = "#CC79A7"
+COLORS = dict(zip(CURVES, (BLUE, PURPLE, GREEN, ORANGE, RED, GREY), strict=True))
 
 
 def measure(trace: Path, columns: str | None, since: str) -> None:

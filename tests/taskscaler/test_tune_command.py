@@ -7,9 +7,11 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from taskscaler import config
+from taskscaler import Policy, config
 from taskscaler._wording import counted
 from taskscaler.cli import main
+from taskscaler.cli._subject import read_subject
+from taskscaler.cli._tune import as_toml
 from tests.docs.test_agents import keys_of
 
 POOL = """
@@ -98,6 +100,20 @@ def test_it_is_the_table_that_gitlab_has(place: Path) -> None:
     (policy,) = config.load(place / "config.toml").autoscaler.policy
     assert policy.idle_time > 0
     assert "of 1,000 draws of the 4 judged days, " in printed.stdout
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [
+        Policy(),
+        Policy(idle_count=3, idle_time=90.0, scale_factor=0.25, scale_factor_limit=7, preemptive_mode=False),
+        Policy(idle_time=800.0, mode="adaptive", preemptive_mode=True),
+    ],
+)
+def test_a_policy_is_read_as_it_is_printed(place: Path, policy: Policy) -> None:
+    """Whatever of it differs from the defaults."""
+    (place / "fleet.toml").write_text(POOL + as_toml(policy, "autoscaler.policy"))
+    assert read_subject(place / "fleet.toml", None).fleet.policy == (policy,)
 
 
 def test_a_file_that_is_good_may_stay(place: Path) -> None:

@@ -1,10 +1,10 @@
 """Finds the cheapest policy with which jobs wait no longer than they may. Pure, but for what it reports on its way.
 
-A policy is searched by shapes: how many slots it keeps idle, as a number or as a share of those in use. Within a shape,
-a longer `idle_time` costs more and lets jobs wait less, so the shortest that suffices is found by halving; and no
-shape is followed further where it waits too long and costs more than the best so far. That takes some thirty
-simulations and not the thousands of a grid. Of a long trace, the last days alone are simulated to find out which shapes
-are worth it, and only a few of these on all of it.
+A policy is searched by shapes: how many slots it keeps idle, as a number or as a share of those in use, and whether it
+learns. Within a shape, a longer `idle_time` costs more and lets jobs wait less, so the shortest that suffices is found
+by halving; and no shape is followed further where it waits too long and costs more than the best so far. That takes
+some thirty simulations and not the thousands of a grid. Of a long trace, the last days alone are simulated to find out
+which shapes are worth it, and only a few of these on all of it.
 
 What suffices on the days at hand by a hair will not on the next. So it has to suffice in most draws of these days, too.
 """
@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from attrs import define, evolve, field, frozen
 
-from taskscaler._types import Policy
+from taskscaler._types import ADAPTIVE, Policy
 from taskscaler.simulation._bound import clairvoyant
 from taskscaler.simulation._days import DAY, FEWEST, Days, Draw, days_of, draws, share_met
 from taskscaler.simulation._engine import simulate
@@ -38,10 +38,13 @@ FACTORS = (0.1, 0.2, 0.3, 0.5, 0.75, 1.0, 1.5, 2.0)
 LIMITS = (1, 2, 3, 5, 8, 12, 20, 30, 50, 100, 200, 500, 1000)
 """What `scale_factor_limit` may be."""
 
+MODES_AROUND = 6
+"""So many idle times longer than the static one's are tried as the price of an adaptive one, which idles less."""
+
 VAIN = 2
 """After so many shapes in a row that are no better, their like is given up."""
 
-SURE = 0.9
+SURE = 0.95
 """In so large a share of the draws of the fitted days, the target has to be met."""
 
 SCREENED = 30_000
@@ -59,6 +62,7 @@ class Shape:
     scale_factor: float = 0.0
     scale_factor_limit: int = 0
     preemptive_mode: bool | None = None
+    mode: str = "static"
 
     def policy(self, place: int) -> Policy:
         """It, with the idle time at that place."""
@@ -68,6 +72,7 @@ class Shape:
             scale_factor=self.scale_factor,
             scale_factor_limit=self.scale_factor_limit,
             preemptive_mode=self.preemptive_mode,
+            mode=self.mode,
         )
 
 
@@ -267,13 +272,16 @@ class _Search:
         best = self.best.shape
         if best.scale_factor:
             self._each(evolve(best, scale_factor_limit=each) for each in reversed(LIMITS) if each < slots)
+        found = self.best  # to learn takes a price above 0
+        self.narrow(evolve(found.shape, mode=ADAPTIVE), 1, min(top, found.place + MODES_AROUND))
 
     def follow(self, shape: Shape, place: int) -> None:
         """Find the shortest idle time of a shape that suffices, beginning at a likely place."""
         step, low, high = 1, place, place
         if self.look(shape, place).suffices:
-            while low > 0 and self.look(shape, low).suffices:
-                high, low, step = low, max(0, low - step), 2 * step
+            least = 1 if shape.mode == ADAPTIVE else 0
+            while low > least and self.look(shape, low).suffices:
+                high, low, step = low, max(least, low - step), 2 * step
             self.narrow(shape, low, high)
         else:
             while high < len(TIMES) - 1 and not self.look(shape, high).suffices and not self._is_beaten(shape, high):
