@@ -172,7 +172,11 @@ class SqliteJournal:
 
     def _structure(self, kind: str, key: str, data: str, cls: type) -> Any:  # noqa: ANN401  (of the class, as it is)
         try:
-            return self._converter.structure(json.loads(data), cls)
+            values = json.loads(data)
+            if issubclass(cls, tuple):  # an earlier release may have written it with fewer fields, which have defaults
+                names, defaults = cls._fields, cls._field_defaults  # type: ignore[attr-defined]  # of a named tuple
+                values += [defaults[name] for name in names[len(values) :]]
+            return self._converter.structure(values, cls)
         except Exception as error:  # whatever cattrs makes of it
             raise sqlite3.DatabaseError(f"the record {kind} {key} cannot be read") from error
 

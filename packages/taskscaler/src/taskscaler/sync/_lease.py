@@ -63,6 +63,11 @@ class Lease:
         return self._lease.persistent
 
     @property
+    def cut_off(self) -> bool:
+        """Whether a connection to the instance died, or could not be made; see `taskscaler.Lease.cut_off`."""
+        return self._lease.cut_off
+
+    @property
     def trace_env(self) -> Mapping[str, str]:
         """The variables with which what runs in the slot joins the lease's trace; see `taskscaler.Lease.trace_env`."""
         return self._lease.trace_env
