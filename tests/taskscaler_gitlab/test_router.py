@@ -175,10 +175,10 @@ async def test_after_a_restart_a_job_is_found_by_asking_the_cells(tmp_path: Path
         other = at.gitlabs["1"].enqueue(a_job())  # of the same number
         async with at.routed() as serving, GitLabClient(serving.urls[0]) as client:
             jobs = [(await client.ask(token, info=ABOUT)).job for _ in numbers]
-        async with at.routed() as serving, GitLabClient(serving.urls[0]) as client:
+        async with at.routed() as serving, GitLabClient(serving.urls[0]) as client, httpx.AsyncClient() as http:
             first, second, third = (each for each in jobs if each)
             await client.upload(first, artifact, tmp_path / "left.zip", filename="left.zip")
-            log = await httpx.AsyncClient().patch(
+            log = await http.patch(
                 f"{serving.urls[0]}/api/v4/jobs/{second.id}/trace",
                 content=b"x" * 300_000,
                 headers={"JOB-TOKEN": second.token, "Content-Range": "0-299999"},
