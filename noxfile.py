@@ -122,10 +122,10 @@ def chaos(session: nox.Session) -> None:
 def later(session: nox.Session) -> None:
     """Run what the suite has no part of, beside more stories; arguments after ``--`` replace ``--seeds 500:2000``.
 
-    With two workers a core, for whole pipelines and installations have time limits of others' making; while they wait,
-    one process plays stories, which take nothing but a core.
+    With two workers a core, for whole pipelines and installations have time limits of others' making. Stories take
+    nothing but a core, and have what these leave of it.
     """
-    command = (sys.executable, "-m", "tests.chaos", "--jobs=1", *(session.posargs or ["--seeds", "500:2000"]))
+    command = ("nice", sys.executable, "-m", "tests.chaos", *(session.posargs or ["--seeds", "500:2000"]))
     env = {key: value for key, value in {**os.environ, **COMPILED}.items() if value is not None}
     with subprocess.Popen(command, env=env) as stories:  # noqa: S603  (our own)
         try:
