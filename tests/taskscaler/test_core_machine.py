@@ -26,7 +26,7 @@ from taskscaler._errors import NoCapacity, NoSuchInstance, NotDetached, Taskscal
 from taskscaler._observe import GONE, DecisionEvent, InstanceEvent, label_of
 from taskscaler._types import Policy, PoolSettings
 from taskscaler.core._choices import NOT_NEEDED
-from taskscaler.core._decide import Removal, idle_slots
+from taskscaler.core._decide import MAKES_ROOM, Removal, idle_slots
 from taskscaler.core._ledger import NOT_REATTACHED
 from taskscaler.core._mediator import COALESCE, REST, Core, InstanceLost
 from taskscaler.core._sleepers import OVER, OVER_ALL_CEILINGS
@@ -231,14 +231,20 @@ class RecordedCore(Core):
         return due_at
 
     def _give_up(self, removals: Iterable[Removal], now: float) -> None:
-        """No more than is over a ceiling, besides what is not needed: as it is decided, for it may be sent later."""
+        """No more than is over a ceiling, besides what is not needed or makes room: as decided, not as sent."""
         removals = list(removals)
+        kept, bound_to = self.ledger.fulfilled, {pool for pools in self.ledger.bound for pool in pools}
         super()._give_up(removals, now)
+        if make_room := [each.pool for each in removals if each.why == MAKES_ROOM]:
+            assert len(make_room) <= self.decisions[-1].displaced, "more makes room than is called for"
+            assert not bound_to.intersection(make_room), "what somebody waits for makes room"
+            assert self.ledger.fulfilled == kept, "what is kept for a reservation makes room"
         whys = Counter((each.pool, each.why) for each in removals)
         staying = 0
         for name, plan in self.plans.items():
             known = plan.instances.values()
-            stay = sum(each.stage is not Stage.REMOVING for each in known) + plan.outstanding + whys[name, NOT_NEEDED]
+            stay = sum(each.stage is not Stage.REMOVING for each in known) + plan.outstanding
+            stay += whys[name, NOT_NEEDED] + whys[name, MAKES_ROOM]
             staying += stay
             if whys[name, OVER]:
                 assert plan.ceiling is not None
@@ -1558,6 +1564,26 @@ def test_what_goes_for_all_pools_is_not_over_the_ceiling_of_its_own() -> None:
     world.pass_time(100)
     assert len(world.clouds["a"].machines) == 4
     assert sum(len(each.instances) for each in of_type(messages.Decrease, world.changes)) == 3
+
+
+def test_what_is_kept_idle_makes_room_for_who_waits_for_another_pool() -> None:
+    """Idle instances that the policy wants fill the fleet: as many go as those who are bound need, and no more."""
+    pools = [PoolSettings(name=name, scale_throttle=NO_THROTTLE) for name in "ab"]
+    world = World(pools, Policy(idle_count=4), 0, max_instances=4)
+    world.pass_time(30)
+    assert len(world.clouds["a"].machines) == 4
+    world.binds = True
+    for key in ("bound-3", "bound-6"):
+        world.durations[key] = 20.0
+        world.acquire(key)
+    world.pass_time(15)
+    assert {key: lease.pool for key, lease in world.running.items()} == dict.fromkeys(world.durations, "b")
+    assert {name: len(cloud.machines) for name, cloud in world.clouds.items()} == {"a": 2, "b": 2}
+    assert sum(len(each.instances) for each in of_type(messages.Decrease, world.changes)) == 2
+    before = len(world.changes)
+    world.pass_time(600)
+    assert not world.durations
+    assert world.changes[before:] == []
 
 
 def test_what_is_used_up_while_a_deletion_waits_to_be_sent_goes_with_it() -> None:

@@ -12,7 +12,7 @@ from fleeting.core import Limits, build_plan
 from fleeting.journal import Recovered
 from taskscaler._types import Policy
 from taskscaler.core._decide import OVER_ALL, Supply, decide, idle_slots
-from tests.taskscaler.strategies import policies, supplies
+from tests.taskscaler.strategies import limits, policies, supplies
 
 NOW = 100.0
 FREE = Limits(room=None, tokens=None, tokens_at=None, blocked_until=None)
@@ -246,6 +246,43 @@ def test_limits_are_kept_and_named_whoever_is_bound(
         assert each.increase <= supply.limits.allowed(each.wanted)
         assert bool(each.limited_by) == (each.increase < each.wanted)
         assert each.withdraw <= supply.coming
+
+
+@st.composite
+def crowded(draw: st.DrawFn) -> tuple[list[Supply], dict[tuple[str, ...], int]]:
+    """The same, where there is little, and nothing stranded."""
+    pools, bound = draw(bound_demands())
+    few, held_back = st.integers(0, 2), st.just(FREE) | limits()
+    scarce = [each._replace(usable=draw(few), coming=draw(few), stranded=0, limits=draw(held_back)) for each in pools]
+    return scarce, bound
+
+
+@given(crowded(), policies, WAITING, WAITING, st.integers(0, 6))
+def test_as_much_room_is_made_as_those_who_are_bound_use(
+    demand: tuple[list[Supply], dict[tuple[str, ...], int]], policy: Policy, reserved: int, others: int, room: int
+) -> None:
+    """With so much more, they get what they would without a ceiling over all pools; whatever else is called for."""
+    pools, bound = demand
+    waiting = sum(bound.values())
+    free = decide(pools, 0, waiting, Policy(), NOW, bound=bound)
+    alone = decide(pools, 0, waiting, Policy(), NOW, bound=bound, room=room)
+    assert alone.displaced == max(0, free.increase - room)
+    enough = decide(pools, 0, waiting, Policy(), NOW, bound=bound, room=room + alone.displaced)
+    assert [pool.increase for pool in enough.pools] == [pool.increase for pool in free.pools]
+    among = decide(pools, reserved, waiting + others, policy, NOW, bound=bound, room=room)
+    assert among.displaced == alone.displaced
+    soon = decide(pools, reserved, waiting + others, policy, NOW, bound=bound, room=room, room_to_come=among.displaced)
+    assert not soon.displaced
+
+
+def test_idle_slots_make_room_for_who_is_bound_to_another_pool() -> None:
+    """Else they would keep the place for ever; but not where that pool's own limit lets it have no more."""
+    idle, other = a_supply(kept=2, usable=4), a_supply(pool="q")
+    decision = decide([idle, other], 0, 3, Policy(idle_count=4), NOW, bound={("q",): 3}, room=0)
+    assert (decision.displaced, decision.pools[1].limited_by, decision.spare) == (2, OVER_ALL, 0)
+    assert not decide([idle, other], 0, 3, Policy(idle_count=9), NOW, room=0).displaced
+    full = other._replace(limits=FREE._replace(room=0))
+    assert not decide([idle, full], 0, 3, Policy(idle_count=4), NOW, bound={("q",): 3}, room=0).displaced
 
 
 def test_who_is_bound_to_one_pool_does_not_buy_in_another() -> None:

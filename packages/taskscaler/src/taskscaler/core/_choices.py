@@ -1,8 +1,9 @@
 """Which instances go, which sleep and which wake, beside how many there should be. Pure; O(1) but for what is due.
 
-What goes is what is of no use any more, what is over the ceiling, and what has been idle for long enough and is to
-spare. What is to spare sleeps instead, where the group can suspend, that pays, and there is a place for it; so does
-what is kept only for leases that sleep. What sleeps wakes if somebody waits for a lease there, and for what is missing.
+What goes is what is of no use any more, what is over the ceiling, what makes room under that for those who wait for
+other pools, and what has been idle for long enough and is to spare. What is to spare sleeps instead, where the group
+can suspend, that pays, and there is a place for it; so does what is kept only for leases that sleep. What sleeps wakes
+if somebody waits for a lease there, and for what is missing.
 """
 
 import heapq
@@ -16,7 +17,7 @@ from fleeting import State
 from fleeting.core import Plan, Stage
 from taskscaler._types import Policy, PoolSettings
 from taskscaler._wording import enumerated
-from taskscaler.core._decide import Decision, PoolDecision, Removal, Sleep, Wake
+from taskscaler.core._decide import MAKES_ROOM, Decision, PoolDecision, Removal, Sleep, Wake
 from taskscaler.core._idling import Idling
 from taskscaler.core._ledger import Ledger
 from taskscaler.core._payoff import Payoff, Verdict
@@ -86,7 +87,7 @@ class Choices:
             yield from self._plans_removals()
 
     def _to_spare(self, decision: Decision, policy: Policy, at: float) -> Iterator[tuple[float, Removal | Sleep]]:
-        """What is over the ceiling, at once; what is cordoned or to spare, once it is idle for long enough.
+        """What is over a ceiling or makes room, at once; what is cordoned or to spare, once it is idle for long enough.
 
         Of what falls due together, the least preferred pool's goes first.
         """
@@ -101,14 +102,20 @@ class Choices:
         idle: list[Iterator[tuple[float, Node]]] = []
         own = {pool.pool: self._can_go(pool) if pool.excess else 0 for pool in decision.pools}
         over_all = max(0, decision.excess - sum(own.values()))  # what goes for its own pool's sake goes for all
+        displaced = max(0, decision.displaced - max(0, sum(own.values()) - decision.excess))
+        yielding, free = self._yielding(decision) if displaced else (set(), 0)
         for pool in reversed(decision.pools):
-            over = _Over([*[OVER] * pool.excess, *[OVER_ALL_CEILINGS] * over_all])
+            yields = displaced if pool.pool in yielding else 0
+            over = _Over([*[OVER] * pool.excess, *[OVER_ALL_CEILINGS] * over_all, *[MAKES_ROOM] * yields])
             others += [self._stopped(pool.pool, over, policy, at), self._cordoned(pool.pool, over, policy, at)]
-            gone = self._idle_over(pool.pool, over)
+            gone = self._idle_over(pool.pool, over, free)
             for node, why in gone:
                 spare -= node.usable
+                free -= node.usable
                 yield at, Removal(node.pool, node.instance, why)
-            over_all = max(0, over_all - max(0, over.found - own[pool.pool]))
+            beyond = max(0, over.found - own[pool.pool])
+            displaced -= max(0, beyond - over_all)
+            over_all = max(0, over_all - beyond)
             if decision.spare:
                 ids = {node.instance for node, _ in gone}
                 idle += [_dues(nodes, ids, idle_time, at) for nodes in self.ledger.idle_by_usable(pool.pool)]
@@ -119,8 +126,8 @@ class Choices:
         yield from heapq.merge(*others, not_needed, key=itemgetter(0))
 
     def _is_plain(self, decision: Decision) -> bool:
-        """Whether nothing is over a ceiling, nor cordoned, asleep or kept for sleepers, as mostly."""
-        if decision.excess:
+        """Whether nothing is over a ceiling or makes room, nor cordoned, asleep or kept for sleepers, as mostly."""
+        if decision.excess or decision.displaced:
             return False
         pools = self.ledger.pools
         return not any(pool.excess or any(pools[pool.pool].counts.rare[LISTED + 1 :]) for pool in decision.pools)
@@ -207,11 +214,36 @@ class Choices:
             cordoned.append((due, Removal(node.pool, node.instance, CORDONED)))
         return iter(sorted(cordoned, key=itemgetter(0)))
 
-    def _idle_over(self, pool: str, over: "_Over") -> Sequence[tuple[Node, str]]:
-        """Idle nodes that go at once for a ceiling, the longest idle first, and why. O(those)."""
+    def _yielding(self, decision: Decision) -> tuple[set[str], int]:
+        """Pools whose instances may make room, and how many usable slots may go with them.
+
+        Not those that somebody waits for, nor those of which something is to wake. What is kept for reservations stays.
+        """
+        ledger = self.ledger
+        bound_to = {pool for pools in ledger.bound for pool in pools}
+        others = {pool.pool for pool in decision.pools} - bound_to
+        usable = sum(ledger.pools[pool].counts.usable for pool in others)
+        claimed = max(ledger.fulfilled, decision.demand.reserved) + ledger.pending_for_any
+        return others - {pool.pool for pool in decision.pools if pool.wake}, usable - claimed
+
+    def _idle_over(self, pool: str, over: "_Over", free: int) -> Sequence[tuple[Node, str]]:
+        """Idle nodes that go at once, and why. O(those).
+
+        For a ceiling the longest idle go first. To make room those with the fewest usable slots do, no more than *free*
+        over all.
+        """
         nodes = (node for node in self.ledger.longest_idle(pool) if not node.retained)
-        gone = [(node, why) for why, node in zip(over.missing, nodes, strict=False)]
+        for_ceilings = [why for why in over.missing if why != MAKES_ROOM]
+        gone = [(node, why) for why, node in zip(for_ceilings, nodes, strict=False)]
         over.note(len(gone))
+        if MAKES_ROOM in over.missing:
+            free -= sum(node.usable for node, _ in gone)
+            ids = {node.instance for node, _ in gone}
+            idle = chain.from_iterable(self.ledger.idle_by_usable(pool))
+            staying = (node for node in idle if node.instance not in ids)
+            makes_room = [*_fitting(staying, free, len(over.missing))]
+            over.note(len(makes_room))
+            gone += [(node, MAKES_ROOM) for node in makes_room]
         return gone
 
     def to_wake(self, decision: Decision, at: float) -> Iterator[Wake]:
@@ -279,6 +311,15 @@ def _why_woken(node: Node) -> str:
     """Why it is waited for."""
     keys = [assignment.key for assignment in node.leases if assignment.resuming]
     return f"{enumerated(keys)} {'is' if len(keys) == 1 else 'are'} resuming" if keys else "to be cleaned"
+
+
+def _fitting(nodes: Iterable[Node], slots: int, most: int) -> Iterator[Node]:
+    """The first of these, at most so many, which have no more than so many usable slots; the fewest come first."""
+    for node in islice(nodes, most):
+        slots -= node.usable
+        if slots < 0:
+            return
+        yield node
 
 
 def _due(node: Node, idle_time: float, at: float) -> float:

@@ -18,6 +18,10 @@ Acquires that are bound to certain pools come first, those with the fewest pools
 are there or on their way in their pools, and what is missing is asked of their pools in the order that they prefer.
 What nobody claims is for all. Where sets of pools overlap without one being part of the other, the claims may be such
 that one instance more is asked for than another choice would have needed; it goes as any that is to spare.
+
+What the policy wants idle yields to them: where only the ceiling over all pools keeps their pools from growing, as many
+instances of other pools are to make room at once, as far as these are idle and nothing but the policy wants them. Else
+whoever is bound would wait for ever beside idle instances that fill the fleet.
 """
 
 import math
@@ -36,6 +40,9 @@ ANY_NUMBER = 1 << 30
 
 OVER_ALL = "max_instances over all pools"
 """What limits a pool that could grow if others were smaller."""
+
+MAKES_ROOM = "makes room for work that waits for another pool"
+"""Why idle instances are given up though the policy wants them, and others that fill the ceiling over all pools."""
 
 FEW = 5
 """So many instances are named in one sentence."""
@@ -194,6 +201,9 @@ class Decision:
     excess: int = 0
     """Instances over the ceiling over all pools."""
 
+    displaced: int = 0
+    """Instances that are to make room at once, if so many idle: those who wait for other pools need their places."""
+
     removals: tuple[Removal, ...] = ()
     """Instances to give up now, none of which is in use."""
 
@@ -221,6 +231,11 @@ class Decision:
         """Instances to ask for now, over all pools."""
         return sum(pool.increase for pool in self.pools)
 
+    @property
+    def in_the_way(self) -> int:
+        """Of the instances that are to make room, those that do not yet: they are in use, or kept for reservations."""
+        return max(0, self.displaced - sum(each.why == MAKES_ROOM for each in self.removals))
+
     def __str__(self) -> str:
         """In words."""
         demand = self.demand
@@ -245,6 +260,11 @@ class Decision:
                 parts.append(f"{pool.pool} is {pool.excess} over the ceiling")
         if self.excess:
             parts.append(f"{self.excess} over the ceiling of all pools")
+        if self.in_the_way:
+            makes, is_idle = ("makes", "it is") if self.in_the_way == 1 else ("make", "they are")
+            parts.append(
+                f"{counted(self.in_the_way, 'instance')} of other pools {makes} room as soon as {is_idle} free"
+            )
         parts += self._counts_on()
         if self.spare and not self.increase:
             parts.append(f"{counted(self.spare, 'slot')} to spare")
@@ -299,6 +319,7 @@ def decide(
     now: float,
     *,
     room: int | None = None,
+    room_to_come: int = 0,
     excess: int = 0,
     releases: Expected = NOTHING_EXPECTED,
     waits: Expected = NOTHING_EXPECTED,
@@ -313,6 +334,7 @@ def decide(
         policy: The one that holds now.
         now: Seconds since the epoch.
         room: How many more instances there may be over all pools; None: any number.
+        room_to_come: How many more than that once those are gone that are on their way out.
         excess: Instances over the ceiling over all pools.
         releases: Slots in use that will be free before a new instance would be ready.
         bound: How many of those acquires wait for a slot of which pools, where not any will do.
@@ -349,6 +371,7 @@ def decide(
         pools=pools,
         look_again_at=look_again_at,
         excess=excess,
+        displaced=max(0, shares.crowded_out - room_to_come),
         expected=expected,
         awaited=awaited,
     )
@@ -375,6 +398,11 @@ class _Share:
     wake: int = 0
     wanted: int = 0
     increase: int = 0
+    crowded_out: int = 0
+    """Instances that would be asked for besides if there were room for them over all pools."""
+
+    hoped_for: int = 0
+    """Slots of these that nobody has claimed."""
 
     def take(self, slots: int, *, stranded: bool) -> int:
         """Claim as many of its slots, but those of stranded requests only if they are meant; returns how many."""
@@ -384,7 +412,9 @@ class _Share:
         self.usable -= usable
         self.arriving -= arriving
         self.stranded = min(self.stranded, self.arriving // self.supply.slots)
-        return usable + arriving
+        hoped_for = min(self.hoped_for, slots - usable - arriving)
+        self.hoped_for -= hoped_for
+        return usable + arriving + hoped_for
 
     def ask(self, slots: int, room: int) -> int:
         """Ask for so many more, if limits and *room*, in instances over all pools, allow that.
@@ -401,6 +431,14 @@ class _Share:
         self.wanted += wanted
         self.increase += increase
         return wake + increase * supply.slots
+
+    def crowd_out(self, slots: int) -> int:
+        """Note that so many are missing for want of room over all pools; returns how many it would bring, or more."""
+        wanted = max(0, math.ceil(slots / self.supply.slots))
+        asked = self.increase + self.crowded_out
+        crowded_out = max(0, self.supply.limits.allowed(asked + wanted) - asked)
+        self.crowded_out += crowded_out
+        return crowded_out * self.supply.slots
 
 
 class _Shares:
@@ -421,10 +459,21 @@ class _Shares:
             slots -= each.take(slots, stranded=False)
         for each in own:
             slots -= self._ask(each, slots)
-        if slots < 0:  # whoever comes may have the rest of the last instance
-            own[0].arriving -= slots
+            if slots < 0:  # whoever comes may have the rest of the last instance
+                each.arriving -= slots
+                slots = 0
         for each in own:
-            slots -= each.take(max(0, slots), stranded=True)
+            slots -= each.take(slots, stranded=True)
+        for each in own:
+            slots -= each.crowd_out(slots)
+            if slots < 0:  # likewise
+                each.hoped_for -= slots
+                slots = 0
+
+    @property
+    def crowded_out(self) -> int:
+        """Instances that those who claim would have asked for if there were room for them over all pools."""
+        return sum(each.crowded_out for each in self.pools)
 
     def _ask(self, share: _Share, slots: int) -> int:
         before = share.increase

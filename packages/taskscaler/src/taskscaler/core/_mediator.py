@@ -594,6 +594,7 @@ class Core:
             policy,
             at,
             room=self._room_over_all(total),
+            room_to_come=self._room_to_come(total),
             excess=self._excess_over_all(total),
             releases=self.expected_releases(policy, at),
             bound=self.ledger.bound,
@@ -648,11 +649,20 @@ class Core:
         """Instances over that ceiling, besides those on their way out."""
         if self.ceiling is None:
             return 0
-        leaving = sum(
+        return max(0, total - self._leaving() - self.ceiling)
+
+    def _room_to_come(self, total: int) -> int:
+        """How many more there may be once those on their way out are gone than now, *total* being there."""
+        if self.ceiling is None:
+            return 0
+        return max(0, self.ceiling - total + self._leaving()) - max(0, self.ceiling - total)
+
+    def _leaving(self) -> int:
+        """Instances on their way out, over all pools."""
+        return sum(
             self.plans[pool].standing.removing + pool_slots.counts.rare.to_remove
             for pool, pool_slots in self.ledger.pools.items()
         )
-        return max(0, total - leaving - self.ceiling)
 
     def _room_over_all(self, total: int) -> int | None:
         """How many more there may be over all pools besides so many; None: any number."""

@@ -442,6 +442,7 @@ def decision_dict(decision: Decision) -> dict[str, object]:
         "awaited": decision.awaited,
         "spare": decision.spare,
         "excess": decision.excess,
+        "displaced": decision.displaced,
         "pools": [asdict(pool) for pool in decision.pools],
         "removals": [asdict(removal) for removal in decision.removals],
         "sleeps": [asdict(sleep) for sleep in decision.sleeps],
