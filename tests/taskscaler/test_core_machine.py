@@ -1110,7 +1110,7 @@ class CoreMachine(RuleBasedStateMachine):
         """In preemptive mode only what is ready now may be reserved; refusals tell whether one may come later."""
         core, key = self.world.core, f"reserved-{next(self.world.numbers)}"
         idle, waits = core.capacity().idle, core.ledger.pending_for_any
-        leaving = core._leaving_but_for_reservations(self.world.policy, self.world.now)
+        leaving = core._not_to_reserve(self.world.policy, self.world.now)
         try:
             self.world.take(core.reserve(key, self.world.now))
         except NoCapacity as error:
@@ -1584,6 +1584,29 @@ def test_what_is_kept_idle_makes_room_for_who_waits_for_another_pool() -> None:
     world.pass_time(600)
     assert not world.durations
     assert world.changes[before:] == []
+
+
+@pytest.mark.parametrize("preemptive", [True, False])
+def test_reservations_that_come_and_go_keep_nothing_from_making_room(preemptive: bool) -> None:  # noqa: FBT001
+    """What is reserved stays; once it is not any more, it goes, even if somebody would reserve it again at once."""
+    pools = [PoolSettings(name=name, scale_throttle=NO_THROTTLE) for name in "ab"]
+    policy = Policy(idle_count=2, preemptive_mode=preemptive)
+    world = World(pools, policy, 0, max_instances=2)
+    world.pass_time(30)
+    for key in ("first", "second"):
+        world.take(world.core.reserve(key, world.now))
+    world.binds = True
+    world.durations["bound-3"] = 20.0
+    world.acquire("bound-3")
+    world.pass_time(100)
+    assert len(world.clouds["a"].machines) == world.core.ledger.fulfilled == 2
+    world.take(world.core.unreserve("second", world.now))
+    with pytest.raises(NoCapacity, match="about to be removed") as refused:
+        world.core.reserve("second", world.now)
+    assert refused.value.possible
+    world.pass_time(15)
+    assert [lease.pool for lease in world.running.values()] == ["b"]
+    assert world.core.ledger.fulfilled == 1
 
 
 def test_what_is_used_up_while_a_deletion_waits_to_be_sent_goes_with_it() -> None:

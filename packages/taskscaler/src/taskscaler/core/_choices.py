@@ -226,6 +226,16 @@ class Choices:
         claimed = max(ledger.fulfilled, decision.demand.reserved) + ledger.pending_for_any
         return others - {pool.pool for pool in decision.pools if pool.wake}, usable - claimed
 
+    def to_make_room(self, decision: Decision) -> int:
+        """Slots of idle instances that are to make room, as decided, and have not as something there is reserved.
+
+        If these are not reserved again, reservations that come and go do not keep them for ever. O(so many instances).
+        """
+        most = decision.in_the_way
+        pools, _ = self._yielding(decision) if most else ((), 0)
+        by_usable = (nodes for pool in pools for nodes in self.ledger.idle_by_usable(pool))
+        return sum(sorted(node.usable for nodes in by_usable for node in islice(nodes, most))[:most])
+
     def _idle_over(self, pool: str, over: "_Over", free: int) -> Sequence[tuple[Node, str]]:
         """Idle nodes that go at once, and why. O(those).
 

@@ -308,11 +308,11 @@ class Core:
             NoCapacity: `possible` says whether a slot could still be created.
         """
         policy = self.policy_at(now)
-        leaving = self._leaving_but_for_reservations(policy, now) if policy.preemptive else 0
+        leaving = self._not_to_reserve(policy, now)
         self._touched = True
         try:
-            potential = -leaving if policy.preemptive else self._potential(now, heed_throttle=True)
-            return self.ledger.reserve(key, now, potential)
+            potential = 0 if policy.preemptive else self._potential(now, heed_throttle=True)
+            return self.ledger.reserve(key, now, potential - leaving)
         except NoCapacity as error:
             raise self._refusal(str(error), now, leaving=leaving, preemptive=policy.preemptive) from None
 
@@ -346,6 +346,11 @@ class Core:
             return ledger.reserved
         held = ledger.reserved if policy.preemptive else ledger.fulfilled if ledger.pending else 0
         return max(0, held - idle_slots(policy, in_use))
+
+    def _not_to_reserve(self, policy: Policy, now: float) -> int:
+        """Slots of idle instances that would go if nothing were reserved; in preemptive mode also what is due to go."""
+        making_room = self.choices.to_make_room(self._decisions[-1]) if self.ledger.bound and self._decisions else 0
+        return max(making_room, self._leaving_but_for_reservations(policy, now) if policy.preemptive else 0)
 
     def _leaving_but_for_reservations(self, policy: Policy, now: float) -> int:
         """Slots of an idle instance that is due to go, and would if nothing were reserved; none of them is reserved.
