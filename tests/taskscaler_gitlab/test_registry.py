@@ -158,3 +158,18 @@ def test_what_could_not_be_kept_has_not_happened(tmp_path: Path, monkeypatch: py
         with pytest.raises(OSError, match="No space"):
             file.change(lambda each: each.register({}, NOW, bytes(16)))
     assert set(file.read().runners) == {1}
+
+
+def test_who_reads_while_it_changes_takes_nothing_back(tmp_path: Path) -> None:
+    """Each request for a job reads, while a thread writes: the first runner was forgotten, the second had its id."""
+    file = RegistryFile(tmp_path)
+
+    def register(registry: Registry) -> str:
+        token = registered(registry, seed=registry.last_id)
+        file.read()
+        return token
+
+    tokens = [file.change(register) for _ in range(3)]
+    for each in (file, RegistryFile(tmp_path)):
+        found = [each.read().find(token, NOW) for token in tokens]
+        assert [runner and runner.id for runner in found] == [1, 2, 3]

@@ -42,7 +42,8 @@ class RegistryFile:
         try:
             stat = self.path.stat()
         except FileNotFoundError:
-            self._seen, self._registry = None, Registry(expires_after=self.expires_after)
+            self._registry = Registry(expires_after=self.expires_after)
+            self._seen = None
             return self._registry
         seen = (stat.st_mtime_ns, stat.st_ino)
         if seen != self._seen:
@@ -71,6 +72,7 @@ class RegistryFile:
         write_whole(self.path, json.dumps(said).encode())
         stat = self.path.stat()
         self._seen = (stat.st_mtime_ns, stat.st_ino)
+        self._registry = registry  # who has read meanwhile, on another thread, has found what was there before
 
     def _parsed(self) -> Registry:
         with os.fdopen(open_private(self.path, os.O_RDONLY), "rb") as file:
