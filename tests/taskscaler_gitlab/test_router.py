@@ -14,6 +14,7 @@ from gitlab_jobs import Artifact, ArtifactsFile, Dependency, Outcome, Refused
 from gitlab_jobs.client import GitLabClient, reporting
 from gitlab_jobs.coordinator import Reply
 from gitlab_jobs.testing import Fault, State
+from taskscaler_gitlab.cells._proxy import MOST_SAID
 from tests.taskscaler_gitlab.routers import ABOUT, a_job, cells, token_of
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]
@@ -292,13 +293,23 @@ async def test_a_token_that_no_header_can_have_is_who_sent_its_fault(tmp_path: P
         assert not any(each.is_away for each in serving.router.cells.values())
 
 
-@pytest.mark.parametrize("body", [b"", b"[]", b"{", b'{"token": 7}', b"null", b"\xff" * 100, b"[" * 100_000])
+@pytest.mark.parametrize("body", [b"", b"[]", b"{", b'{"token": 7}', b"null", b"\xff" * 100, b"[" * 60_000])
 async def test_what_is_no_request_is_refused_on_one_line(tmp_path: Path, body: bytes) -> None:
     """Before any cell is asked, or by the cells."""
     async with cells(tmp_path, count=2, hold=0.3) as at, at.routed() as serving, httpx.AsyncClient() as http:
         answer = await http.post(f"{serving.urls[0]}/api/v4/jobs/request", content=body)
         assert answer.status_code in (400, 403)
         assert json.loads(answer.content)["message"]
+
+
+@pytest.mark.parametrize("path", ["jobs/request", "runners", "runners/verify"])
+async def test_what_a_runner_says_is_bounded_whoever_it_is(tmp_path: Path, path: str) -> None:
+    """A megabyte of JSON is twenty of objects, for as long as a cell takes to answer; anybody may send it."""
+    async with cells(tmp_path) as at, at.routed() as serving, httpx.AsyncClient() as http:
+        said = {"token": "glrt-anybody", "info": {"features": [{}] * (MOST_SAID // 3)}}
+        found = await http.post(f"{serving.urls[0]}/api/v4/{path}", json=said)
+        assert found.status_code == 413
+        assert not any(each.calls for each in at.gitlabs.values())
 
 
 async def test_a_router_that_ends_answers_those_who_wait(tmp_path: Path) -> None:

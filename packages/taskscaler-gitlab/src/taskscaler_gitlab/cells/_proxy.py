@@ -38,6 +38,10 @@ from taskscaler_gitlab.relay._routes import gathered
 MOST_REMEMBERED = 100_000
 """Jobs whose cell is remembered, and runners: 32 bytes of hash each."""
 
+MOST_SAID = 64 << 10
+"""Bytes of what a runner says of itself, which is kept for as long as its request is held, as objects: twenty times
+that. GitLab's Workhorse refuses larger requests for jobs, too."""
+
 _PREFIX = "/api/v4/"
 _NUMBERS = 19
 _PLAIN = re.compile(r"[A-Za-z0-9_-]{1,64}")
@@ -108,7 +112,7 @@ class Router:
 
     async def _poll(self, request: Request) -> Response:
         with self._counted():
-            body = object_in(await body_of(request, MAX_BODY))
+            body = object_in(await body_of(request, MOST_SAID))
         token, system = runner_token(request, body), body.get("system_id")
         runner = hashed(token, system if isinstance(system, str) else "")
         headers = to_cell(request.headers.items(), _client(request), is_streamed=False)
@@ -167,7 +171,7 @@ class Router:
 
     async def _of_runner(self, request: Request) -> Response:
         """Such as ``POST runners/verify``: of small bodies, which can be sent again."""
-        raw = await body_of(request, MAX_BODY)
+        raw = await body_of(request, MOST_SAID)
         body = _object_if_any(raw)
         token = runner_token(request, body)
         if self.registered is not None:
