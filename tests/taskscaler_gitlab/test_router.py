@@ -229,6 +229,20 @@ async def test_what_a_cell_answers_comes_back(tmp_path: Path) -> None:
         assert (await http.post(f"{url}/jobs/request", json={"token": token})).status_code == 409
 
 
+async def test_a_header_of_any_bytes_comes_back_as_it_was(tmp_path: Path) -> None:
+    """Such as the name of a file: of an answer that is read whole, and of a file that passes through."""
+    async with cells(tmp_path, count=1) as at, httpx.AsyncClient() as http, at.routed() as serving:
+        name = 'attachment; filename="日本.zip"'.encode()
+        reply = Reply(status=206, headers={"Content-Disposition": name.decode("latin-1")}, body={})
+        at.gitlabs["1"].faults = [Fault(call=each, reply=reply) for each in ("verify", "download")]
+        url = f"{serving.urls[0]}/api/v4"
+        verified = await http.post(f"{url}/runners/verify", json={"token": "glrt-anybody"})
+        fetched = await http.get(f"{url}/jobs/1/artifacts", headers={"JOB-TOKEN": "glcbt-anybody"})
+        for each in (verified, fetched):
+            assert each.status_code == 206
+            assert dict(each.headers.raw)[b"content-disposition"] == name
+
+
 async def test_a_cell_that_is_down_stops_nobody_else(tmp_path: Path) -> None:
     """Whom the others do not know is asked to come again, and not refused: it may be the missing cell's."""
     async with cells(tmp_path) as at, httpx.AsyncClient() as http:

@@ -62,4 +62,5 @@ async def passing(
     async with http.open(method, http.base.join(path), headers, content, seconds=seconds, name=name) as response:
         if is_page(response.headers):
             raise Unreachable(f"{name}: found a page for a browser instead of an answer")
+        response.headers.encoding = "latin-1"  # a letter for each byte, whatever it stands for: it goes on as it came
         yield Passing(response, name)
