@@ -181,6 +181,8 @@ def test_facts_are_read_from_what_gitlab_says() -> None:
     assert (known.source, known.timeout, known.queued, known.ref_protected) == ("schedule", 3600.0, 90.0, False)
     says = Variable(key="CI_COMMIT_REF_PROTECTED", value="true")
     assert Facts.of(a_job(variables=(says,))).ref_protected
+    forged = (evolve(says, value="false"), says)
+    assert not any(Facts.of(a_job(variables=each)).ref_protected for each in (forged, forged[::-1]))
     assert not Facts.of(a_job(variables=(says,), git_info=GitInfo(protected=False))).ref_protected
 
 

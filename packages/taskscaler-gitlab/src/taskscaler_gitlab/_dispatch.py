@@ -45,8 +45,9 @@ class Facts:
         info, git = job.job_info, job.git_info
         variables = {each.key: each.value for each in job.variables}
         protected = git.protected
-        if protected is None:
-            protected = variables.get("CI_COMMIT_REF_PROTECTED") == "true"
+        if protected is None:  # GitLab's variable comes first, and a job may name its own the same: all have to say so
+            said = [each.value for each in job.variables if each.key == "CI_COMMIT_REF_PROTECTED"]
+            protected = bool(said) and set(said) == {"true"}
         return cls(
             info.project_full_path.rpartition("/")[0],
             info.project_full_path,
