@@ -17,7 +17,7 @@ from gitlab_jobs import GitInfo, Job, JobInfo, RunnerInfo, Variable
 from taskscaler_gitlab import read_config
 from taskscaler_gitlab._dispatch import TEXTS, Ceilings, Decision, Dispatch, Facts
 from taskscaler_gitlab._dispatch_settings import Rule, When
-from taskscaler_gitlab._patterns import LONGEST_TEXT, covers, matcher, tokens_of, walks
+from taskscaler_gitlab._patterns import LONGEST_TEXT, covers, matcher, tokens_of, walker
 from tests.strategies import QUICK
 
 TEXT = st.text("ab/", max_size=4)
@@ -126,7 +126,7 @@ def test_patterns_mean_what_they_say(patterns: tuple[str, ...], other: str, text
     """One that covers another matches whatever that does; and where none of short texts tells them apart, it covers."""
     meant = any(matches(each, text) for each in patterns)
     assert matcher(patterns)(text) == meant
-    assert any(walks(tokens_of(each), text) for each in patterns) == meant
+    assert any(walker(tokens_of(each))(text) for each in patterns) == meant
     if covers(patterns, other) and matches(other, text):
         assert any(matches(each, text) for each in patterns)
 

@@ -4,6 +4,7 @@
 """
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final, Literal, TypeAlias
 
@@ -24,15 +25,15 @@ _ANY: Final = 1
 _ONE: Final = 2
 Token: TypeAlias = str | Literal[0, 1, 2]
 
-_TOKENS = re.compile(r"\*\*|\*|\?|[^*?]", re.DOTALL)
+_TOKENS = re.compile(r"\*\*+|\*|\?|[^*?]", re.DOTALL)
 _SPECIAL: dict[str, Token] = {"*": _STAR, "**": _ANY, "?": _ONE}
 _OTHER = "\0"
 """Stands for every character that no pattern names: names have no NUL."""
 
 
 def tokens_of(pattern: str) -> tuple[Token, ...]:
-    """What a pattern is made of."""
-    return tuple(_SPECIAL.get(each, each) for each in _TOKENS.findall(pattern))
+    """What a pattern is made of; two stars or more are ``**``."""
+    return tuple(_SPECIAL.get(each[:2], each) for each in _TOKENS.findall(pattern))
 
 
 def is_plain(pattern: str) -> bool:
@@ -44,7 +45,7 @@ def matcher(patterns: Iterable[str]) -> Callable[[str], bool]:
     """Make what says whether one of the patterns matches the whole of a text.
 
     Texts come from whoever may start a pipeline: what would have an expression try too much is walked through instead,
-    in as many steps as text and pattern have characters, multiplied.
+    in as many steps as the text has characters.
     """
     every = [tokens_of(each) for each in patterns]
     written = {_STAR: "[^/]*", _ANY: ".*", _ONE: "[^/]"}
@@ -52,25 +53,38 @@ def matcher(patterns: Iterable[str]) -> Callable[[str], bool]:
     expression = re.compile("|".join(f"(?:{one})" for one in each), re.DOTALL).fullmatch
     wild = max((sum(t in (_STAR, _ANY) for t in tokens) for tokens in every), default=0)
     takes_all = (_ANY,) in every
+    walkers = [walker(tokens) for tokens in every]
 
     def matches(text: str) -> bool:
         if len(text) > LONGEST_TEXT:
             return takes_all
         if len(text) ** wild <= MOST_TRIES:
             return expression(text) is not None
-        return any(walks(tokens, text) for tokens in every)
+        return any(walks(text) for walks in walkers)
 
     return matches
 
 
-def walks(tokens: Sequence[Token], text: str) -> bool:
-    """Whether a pattern matches the whole of a text. O(tokens x characters)."""
-    places = _reach(0, tokens)
-    for letter in text:
-        places = frozenset(to for at in places for to in _step(at, tokens, letter))
-        if not places:
-            return False
-    return len(tokens) in places
+def walker(tokens: Sequence[Token]) -> Callable[[str], bool]:
+    """Make what says whether a pattern matches the whole of a text, in O(characters): places are bits of a number."""
+    after: Counter[Token] = Counter()
+    for at, token in enumerate(tokens):
+        after[token] += 1 << at
+    everything, stars, one, end = after[_ANY], after[_ANY] | after[_STAR], after[_ONE], 1 << len(tokens)
+
+    def walks(text: str) -> bool:
+        places = 1 | (1 & stars) << 1
+        for letter in text:
+            if letter == "/":
+                places = (places & everything) | (places & after[letter]) << 1
+            else:
+                places = (places & stars) | (places & (after[letter] | one)) << 1
+            if not places:
+                return False
+            places |= (places & stars) << 1  # a star may be nothing, and no two stand next to each other
+        return bool(places & end)
+
+    return walks
 
 
 def covers(patterns: Sequence[str], other: str) -> bool:
