@@ -1,11 +1,14 @@
 """Jobs that a router keeps for a runner that does not come: each is given back to its cell, also after a crash."""
 
+import errno
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import anyio
 import pytest
+from attrs import evolve
 
 from gitlab_jobs.client import GitLabClient
 from gitlab_jobs.testing import FakeGitLab, State
@@ -90,6 +93,31 @@ async def test_a_cell_that_waits_for_the_acceptance_hears_that_the_job_is_prepar
         assert gitlab.server.jobs[job.owed.number].state is State.PENDING
 
 
+async def test_a_cell_that_does_not_wait_for_the_acceptance_believes_that_a_job_runs(tmp_path: Path) -> None:
+    """Whatever the runner would do: an older GitLab with a newer runner. The job fails, and can be retried."""
+    async with keeping(tmp_path, two_phase=False) as (at, gitlab, job), at.routed() as serving:
+        await serving.router.polls.kept.keep(RUNNER, evolve(job, is_two_phase=True))
+        await serving.router.polls.give_up_all()
+        stored = gitlab.server.jobs[job.owed.number]
+        assert (stored.state, stored.failure_reason) == (State.FAILED, "runner_system_failure")
+
+
+async def test_a_cell_that_does_not_answer_holds_up_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither by what an earlier router has left of it, nor by a job that is kept."""
+    monkeypatch.setattr(_polls, "SIGN", 0.01)
+    async with keeping(tmp_path, two_phase=False) as (at, gitlab, job):
+        with socket.create_server(("127.0.0.1", 0)) as silent:  # it takes connections, and says nothing
+            at.urls = {**at.urls, "0": f"http://127.0.0.1:{silent.getsockname()[1]}"}
+            await Kept(tmp_path / "router" / "kept").keep(RUNNER, evolve(job, owed=Owed("0", 1, "t")))
+            async with at.routed() as serving:
+                kept = serving.router.polls.kept
+                await kept.keep(b"a" * 32, evolve(job, owed=Owed("0", 2, "t"), is_two_phase=True))
+                await kept.keep(RUNNER, evolve(job, until=anyio.current_time()))
+                with anyio.fail_after(40):  # less than a cell may take to answer
+                    stored = await gitlab.ended(job.owed.number)
+    assert (stored.state, stored.failure_reason) == (State.FAILED, "runner_system_failure")
+
+
 async def test_a_note_that_cannot_be_read_or_is_of_a_cell_that_is_gone_stops_nothing(tmp_path: Path) -> None:
     """The router starts, and answers."""
     kept = tmp_path / "router" / "kept"
@@ -103,6 +131,23 @@ async def test_a_note_that_cannot_be_read_or_is_of_a_cell_that_is_gone_stops_not
             while (kept / "9-7.json").exists():  # noqa: ASYNC110  (nobody says)
                 await anyio.sleep(0.01)
         assert (kept / "1-7.json").exists()
+
+
+async def test_a_note_that_cannot_be_removed_stops_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The router starts, and answers: its disk may be one that is read only."""
+
+    def read_only(*_: object, **__: object) -> None:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    async with keeping(tmp_path, two_phase=False) as (at, gitlab, job):
+        await Kept(tmp_path / "router" / "kept").keep(RUNNER, job)
+        with monkeypatch.context() as patch:
+            patch.setattr(Path, "unlink", read_only)
+            async with at.routed() as serving:
+                with anyio.fail_after(60):
+                    await gitlab.ended(job.owed.number)
+                await anyio.wait_all_tasks_blocked()
+                await answers(serving, gitlab)
 
 
 async def answers(serving: Serving, gitlab: FakeGitLab) -> None:

@@ -39,6 +39,7 @@ REFUSED = Answer(HTTPStatus.FORBIDDEN, {"content-type": "application/json"}, b'{
 AWAY = Answer(
     HTTPStatus.BAD_GATEWAY, {"content-type": "application/json"}, b'{"message":"502 no cell answers at the moment"}'
 )
+_FAILED = {"state": "failed", "failure_reason": "runner_system_failure"}
 _LONGEST_PAUSE = 60.0
 _TOKENS = ("runner-token", "private-token", "job-token", "authorization")
 
@@ -326,30 +327,38 @@ class Polls:
     async def look_after_kept(self) -> None:
         """Say that those that wait are being prepared, and give up those that wait too long; until it is cancelled."""
         for owed in await anyio.to_thread.run_sync(self.kept.left):
-            await self._fail(owed)
+            self._tasks.start_soon(self._fail, owed)  # each by itself: a cell that does not answer holds up no other's
         while True:
             await anyio.sleep(SIGN)
             for over in self.kept.overdue(anyio.current_time()):
-                await self._give_up(over)
+                self._tasks.start_soon(self._give_up, over)
             for each in self.kept:
                 if each.is_two_phase:
-                    await self._say(each.owed, {"state": "pending"})
+                    self._tasks.start_soon(self._say, each.owed, {"state": "pending"})
 
     async def give_up_all(self) -> None:
         """Wait no longer for runners."""
-        for each in self.kept.overdue(float("inf")):
-            await self._give_up(each)
+        async with anyio.create_task_group() as tasks:
+            for each in self.kept.overdue(float("inf")):
+                tasks.start_soon(self._give_up, each)
 
     async def _give_up(self, job: KeptJob) -> None:
-        if not job.is_two_phase:  # else its cell gives it to somebody else when it hears nothing
+        if job.is_two_phase:
+            # A cell that waits for the acceptance refuses this, and gives the job to somebody else when it hears no
+            # more; one that knows no such thing, whatever the runner does, believes that the job runs.
+            await self._say(job.owed, _FAILED)
+        else:
             await self._fail(job.owed)
 
     async def _fail(self, owed: Owed) -> None:
         if owed.cell not in self.cells:
             log.warning("cell_gone", extra={"cell": owed.cell, "job": owed.number})
-        elif not await self._say(owed, {"state": "failed", "failure_reason": "runner_system_failure"}):
+        elif not await self._say(owed, _FAILED):
             return  # the next process tries it again
-        await self.kept.settle(owed)
+        try:
+            await self.kept.settle(owed)
+        except OSError as error:
+            log.warning("not_forgotten", extra={"job": owed.number, "error": one_line(str(error))})
 
     async def _say(self, owed: Owed, said: Mapping[str, str]) -> bool:
         headers = {"Content-Type": "application/json", "JOB-TOKEN": owed.token}
