@@ -1,17 +1,19 @@
 """Runners that register with a router: what their tokens are good for, for how long, and what is kept of them."""
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
+from attrs import asdict
 from hypothesis import given
 from hypothesis import strategies as st
 
 from fleeting import ConfigError
 from gitlab_jobs import read_token
 from taskscaler_gitlab._expiry import SHARE, parse_time, renew_at
-from taskscaler_gitlab.cells._registry import MOST_MANAGERS, NEWS, Registry
-from taskscaler_gitlab.cells._registry_file import RegistryFile
+from taskscaler_gitlab.cells._registry import MOST_MANAGERS, MOST_RUNNERS, NEWS, Registry
+from taskscaler_gitlab.cells._registry_file import MOST, RegistryFile
 
 NOW = 1_800_000_000
 DAY = 86_400
@@ -88,6 +90,19 @@ def test_not_every_call_is_written_down() -> None:
     assert registry.is_news(found, "r_1", NOW + NEWS)
     assert registry.is_news(found, "r_2", NOW)
     assert not registry.is_news(found, None, NOW)
+    for number in range(2, MOST_MANAGERS + 2):
+        assert registry.is_news(registry.runners[1], f"r_{number}", NOW) is (number <= MOST_MANAGERS)
+        registry.note(registry.runners[1], f"r_{number}", NOW)
+    assert registry.is_news(registry.runners[1], "r_0", NOW + NEWS), "a runner that makes up machines writes no more"
+
+
+def test_however_much_runners_say_the_file_can_be_read_again() -> None:
+    """As large as it gets: each has the longest description, and all of its machines."""
+    registry = Registry()
+    registry.register({"description": "\N{GRINNING FACE}" * 1000}, NOW, RANDOM)
+    for number in range(MOST_MANAGERS):
+        registry.note(registry.runners[1], f"{number:064}", NOW)
+    assert len(json.dumps(asdict(registry.runners[1]))) * MOST_RUNNERS < MOST
 
 
 @given(

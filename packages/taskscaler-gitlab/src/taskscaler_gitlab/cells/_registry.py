@@ -107,7 +107,8 @@ class Registry:
         found = self.find(token, now)
         if found is None:
             return FORBIDDEN
-        self.note(found, system, now)
+        if self.is_news(found, system, now):
+            self.note(found, system, now)
         return self._reply(HTTPStatus.OK, found, token)
 
     def reset(self, token: str, now: int, random: bytes) -> Reply:
@@ -137,8 +138,9 @@ class Registry:
         return Reply(status=HTTPStatus.NO_CONTENT)
 
     def is_news(self, found: Registered, system: object, now: int) -> bool:
-        """Whether it is worth being noted down that a runner has called."""
-        return self._is_new(found, system) or now - found.contacted_at >= NEWS
+        """Whether it is worth being noted down that a runner has called: each time, the whole list is written."""
+        is_listed = self._is_new(found, system) and len(found.managers) < MOST_MANAGERS
+        return is_listed or now - found.contacted_at >= NEWS
 
     def note(self, found: Registered, system: object, now: int) -> None:
         """A runner has called."""

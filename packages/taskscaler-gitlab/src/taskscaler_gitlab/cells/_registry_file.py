@@ -15,7 +15,8 @@ from taskscaler_gitlab.cells._registry import Registered, Registry
 
 T = TypeVar("T")
 
-_MOST = 64 << 20
+MOST = 128 << 20
+"""Bytes of the file: as many as the longest descriptions and all machines of all runners may have."""
 
 
 @define(eq=False)
@@ -76,7 +77,7 @@ class RegistryFile:
 
     def _parsed(self) -> Registry:
         with os.fdopen(open_private(self.path, os.O_RDONLY), "rb") as file:
-            said = json.loads(file.read(_MOST))
+            said = json.loads(file.read(MOST))
         if not isinstance(said, dict) or type(said.get("last_id")) is not int:
             raise ValueError(f"{self.path} is not a list of runners; restore it, or remove it to begin again")
         runners = [structure(each, Registered, source=str(self.path)) for each in said.get("runners", [])]
