@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import anyio
 import httpx
 import pytest
 from click.testing import CliRunner
@@ -12,6 +13,10 @@ from click.testing import CliRunner
 from gitlab_jobs import Refused
 from gitlab_jobs.client import GitLabClient
 from gitlab_jobs.testing import State
+from taskscaler_gitlab.cells._held import Answer
+from taskscaler_gitlab.cells._kept import KeptJob, Owed
+from taskscaler_gitlab.cells._registry_file import RegistryFile
+from taskscaler_gitlab.cells._route import hashed
 from taskscaler_gitlab.cells._settings import RegistrationSettings
 from taskscaler_gitlab.cli import main
 from tests.gitlab_jobs.test_peers import runner as independent_runner
@@ -68,6 +73,29 @@ async def test_a_cell_that_refuses_the_routers_own_token_is_no_fault_of_the_runn
             token = (await client.register(REGISTRATION)).token
             asked = await http.post(f"{serving.urls[0]}/api/v4/jobs/request", json={"token": token})
             assert asked.status_code == 502
+
+
+async def test_a_token_of_the_router_goes_to_no_cell_whatever_it_is_good_for(tmp_path: Path) -> None:
+    """Not after its runner was removed, which gets no job that was kept for it, nor while the list cannot be read."""
+    async with registering(tmp_path) as at, at.routed() as serving, GitLabClient(serving.urls[0]) as client:
+        token = (await client.register(REGISTRATION)).token
+        file = RegistryFile(tmp_path / "router")
+        listed = file.path.read_bytes()
+        file.path.write_text("{")
+        asked = await client.ask(token, info=ABOUT, is_repeated=False)
+        assert asked.polled.status == 503, "who is refused three times asks no more for an hour"
+        file.path.write_bytes(listed)
+        assert (await client.ask(token, info=ABOUT)).polled.status == 204
+        job = KeptJob(Owed("1", 7, "t"), Answer(201, {}, b"{}"), anyio.current_time() + 3600, is_two_phase=True)
+        await serving.router.polls.kept.keep(hashed(token, ""), job)
+        before = [dict(each.calls) for each in at.gitlabs.values()]
+        file.change(lambda all_: all_.remove(1))
+        assert (await client.ask(token, info=ABOUT)).polled.status == 403
+        with pytest.raises(Refused, match="403"):
+            await client.verify(token)
+        with pytest.raises(Refused, match="403"):
+            await client.reset_token(token)
+        assert [dict(each.calls) for each in at.gitlabs.values()] == before
 
 
 async def test_who_does_not_know_the_registration_token_is_the_cells_to_decide(tmp_path: Path) -> None:

@@ -31,6 +31,7 @@ from taskscaler_gitlab.cells._headers import to_cell, to_runner
 from taskscaler_gitlab.cells._held import Answer
 from taskscaler_gitlab.cells._polls import AWAY, Line, Poll, Polled, Polls
 from taskscaler_gitlab.cells._registered import RegisteredRunners
+from taskscaler_gitlab.cells._registry import is_of_a_router
 from taskscaler_gitlab.cells._route import SURVEY, Memory, hashed, hint, in_order, is_away, is_foreign
 from taskscaler_gitlab.cells._tickets import Ticket, Tickets
 from taskscaler_gitlab.relay._routes import gathered
@@ -116,7 +117,9 @@ class Router:
         token, system = runner_token(request, body), body.get("system_id")
         runner = hashed(token, system if isinstance(system, str) else "")
         headers = to_cell(request.headers.items(), _client(request), is_streamed=False)
-        ours = self.registered if self.registered and self.registered.knows(token, int(self.wall())) else None
+        ours = self.registered if is_of_a_router(token) else None
+        if ours is not None and (refusal := ours.refusal(token, int(self.wall()))) is not None:
+            return _json(refusal)
         tokens = None if ours is None else ours.tokens
         poll = Poll(
             runner=runner, line=Line(partial(_gone, request.receive)), headers=headers, body=body, tokens=tokens

@@ -12,10 +12,11 @@ from attrs import define, field
 from fleeting import ConfigError
 from fleeting.plugins import one_line
 from gitlab_jobs.coordinator import Reply
-from taskscaler_gitlab.cells._registry import FORBIDDEN, Registry
+from taskscaler_gitlab.cells._registry import FORBIDDEN, Registry, is_of_a_router
 from taskscaler_gitlab.cells._registry_file import RegistryFile
 
 _RANDOM = 16
+_UNREADABLE = (OSError, ValueError, ConfigError)
 _UNAVAILABLE = Reply(status=503, body={"message": "503 the list of runners cannot be used"})
 
 log = logging.getLogger("taskscaler.gitlab")
@@ -30,13 +31,20 @@ class RegisteredRunners:
     tokens: Mapping[str, str] = field(repr=False)
     """What to ask the cells for jobs with, by their names."""
 
-    def knows(self, token: str, now: int) -> bool:
-        """Whether a token is one of ours, and good."""
-        return self._read().find(token, now) is not None
+    def refusal(self, token: str, now: int) -> Reply | None:
+        """What to answer who asks for a job with a token of a router, which is no cell's business; None: it is good."""
+        try:
+            return None if self.file.read().find(token, now) is not None else FORBIDDEN
+        except _UNREADABLE as error:
+            log.warning("runners_unreadable", extra={"error": one_line(str(error))})
+            return _UNAVAILABLE
 
     async def seen(self, token: str, system: object, now: int) -> None:
         """Note that a runner has called, if that is news."""
-        known = self._read()
+        try:
+            known = self.file.read()
+        except _UNREADABLE:
+            return
         found = known.find(token, now)
         if found is None or not known.is_news(found, system, now):
             return
@@ -56,19 +64,12 @@ class RegisteredRunners:
             return (
                 await self._change(lambda all_: all_.register(body, now, token_bytes(_RANDOM))) if registers else None
             )
-        return await self._change(_call(method, path, token, body, now)) if self.knows(token, now) else None
-
-    def _read(self) -> Registry:
-        try:
-            return self.file.read()
-        except (OSError, ValueError, ConfigError) as error:
-            log.warning("runners_unreadable", extra={"error": one_line(str(error))})
-            return Registry()
+        return await self._change(_call(method, path, token, body, now)) if is_of_a_router(token) else None
 
     async def _change(self, do: Callable[[Registry], Reply]) -> Reply:
         try:
             return await to_thread.run_sync(self.file.change, do)
-        except (OSError, ValueError, ConfigError) as error:
+        except _UNREADABLE as error:
             log.warning("runners_unreadable", extra={"error": one_line(str(error))})
             return _UNAVAILABLE
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from attrs import define, evolve, field, frozen
 
-from gitlab_jobs import mint_routable, shorten
+from gitlab_jobs import mint_routable, read_token, shorten
 from gitlab_jobs.coordinator import Reply
 
 MOST_RUNNERS = 10_000
@@ -168,6 +168,12 @@ class Registry:
     def _reply(self, status: int, found: Registered, token: str) -> Reply:
         expires = None if found.expires_at is None else datetime.fromtimestamp(found.expires_at, tz=UTC).isoformat()
         return Reply(status=status, body={"id": found.id, "token": token, "token_expires_at": expires})
+
+
+def is_of_a_router(token: str) -> bool:
+    """Whether a router has made a token, and no GitLab, whose organizations are numbered from 1."""
+    hints = read_token(token)
+    return token.startswith(PREFIX) and (hints.organization, hints.type, hints.cell) == (0, 1, None)
 
 
 def _minted(random: bytes) -> str:
