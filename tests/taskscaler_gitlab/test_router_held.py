@@ -1,8 +1,9 @@
 """A request that a cell holds: what is on its way when it is given up still comes, and nothing a cell says hurts."""
 
+import socket
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 
 import anyio
 import pytest
@@ -128,6 +129,29 @@ async def test_an_answer_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     async with cell(answer) as origin:
         with pytest.raises(CellAway):
             await ask(Held(origin))
+
+
+async def test_an_address_that_nobody_reaches_is_not_the_only_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As of a host whose IPv6 leads nowhere: packets to it are dropped, as to who has no room for a connection."""
+    monkeypatch.setattr(_held, "NEXT", 0.1)
+
+    async def answer(stream: ByteStream) -> None:
+        await stream.send(JOB)
+
+    async with cell(answer) as origin, AsyncExitStack() as stack:
+        full = stack.enter_context(socket.create_server(("127.0.0.1", 0), backlog=0))
+        for _ in range(3):  # the first has room, and the kernel may have some for another
+            waiting = stack.enter_context(socket.socket())
+            waiting.setblocking(False)
+            waiting.connect_ex(full.getsockname())
+
+        addresses = [full.getsockname(), ("127.0.0.1", origin.port)]
+
+        async def both(*_: object, **__: object) -> object:
+            return [(socket.AF_INET, socket.SOCK_STREAM, 0, "", each) for each in addresses]
+
+        monkeypatch.setattr(anyio, "getaddrinfo", both)
+        assert (await ask(Held(origin))).status == 201
 
 
 async def test_a_cell_that_is_not_there() -> None:

@@ -26,6 +26,10 @@ from taskscaler_gitlab.cells._route import PARTING
 CONNECT = 15.0
 """Seconds until a cell has taken a connection, and agreed on TLS."""
 
+NEXT = 2.0
+"""Seconds until the next of a cell's addresses is tried, as long as there is one: some hosts have one of IPv6 that
+nobody reaches."""
+
 LONGEST = 100.0
 """Seconds that a cell may hold a request: GitLab does for 50 by default."""
 
@@ -145,14 +149,17 @@ async def connected(host: str, port: int) -> socket.socket:
     """
     found = await anyio.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     last: OSError | None = None
-    for family, kind, protocol, _, address in found:
+    for place, (family, kind, protocol, _, address) in enumerate(found, start=1):
         made = socket.socket(family, kind, protocol)
         try:
             made.setblocking(False)
             made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if made.connect_ex(address) not in (0, errno.EINPROGRESS):
                 raise OSError(errno.EHOSTUNREACH, "it cannot be reached")
-            await anyio.wait_writable(made)
+            with anyio.move_on_after(NEXT if place < len(found) else None) as waiting:
+                await anyio.wait_writable(made)
+            if waiting.cancelled_caught:
+                raise OSError(errno.ETIMEDOUT, "it takes no connection")
             if code := made.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
                 raise OSError(code, os.strerror(code))
         except OSError as error:
