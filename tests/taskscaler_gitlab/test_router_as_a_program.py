@@ -187,6 +187,9 @@ GOOD = '[cells.1]\nurl = "http://127.0.0.1:1"\n'
         (GOOD + "[router]\nlisen = 7\n", "did you mean `listen`?"),
         ("[cells.1]\nurl = 7\n", "cells.1.url"),
         ('[cells.1]\nurl = "ftp://x"\n', "an address such as https://cell-1.gitlab.example.com"),
+        ('[cells.1]\nurl = "https://[::1"\n', "an address such as https://cell-1.gitlab.example.com"),
+        ('[cells.1]\nurl = "https://here:port"\n', "an address such as https://cell-1.gitlab.example.com"),
+        ('[cells.1]\nurl = "https://here:65536"\n', "an address such as https://cell-1.gitlab.example.com"),
         ('[cells."a b"]\nurl = "http://127.0.0.1:1"\n', "a number, as tokens have it, or a name"),
         ("cells = {}\n", "no cell"),
         ("", "cells"),
@@ -197,7 +200,7 @@ GOOD = '[cells.1]\nurl = "http://127.0.0.1:1"\n'
         (GOOD + 'tls_ca_file = "missing.pem"\n', "cells.1.tls_ca_file"),
         (GOOD + "unknown = 1\n", "unknown key"),
     ],
-    ids=range(15),
+    ids=range(18),
 )
 def test_a_file_with_mistakes(tmp_path: Path, text: str, said: str) -> None:
     """Each is one line; nothing is connected to."""
@@ -215,3 +218,4 @@ def test_a_router_for_other_machines_needs_tls(tmp_path: Path) -> None:
     done = CliRunner().invoke(main, ["route", str(path)])
     assert done.exit_code == 1
     assert "without TLS" in done.output
+    assert "name a certificate with `tls_cert_file`" in done.output

@@ -12,7 +12,9 @@ from anyio.abc import ByteStream, SocketAttribute
 from anyio.streams.tls import TLSListener
 
 from taskscaler_gitlab.cells import _held
+from taskscaler_gitlab.cells._cells import cell_of
 from taskscaler_gitlab.cells._held import CellAway, Held, Origin
+from taskscaler_gitlab.cells._settings import CellSettings
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]
 
@@ -152,6 +154,16 @@ async def test_an_address_that_nobody_reaches_is_not_the_only_one(monkeypatch: p
 
         monkeypatch.setattr(anyio, "getaddrinfo", both)
         assert (await ask(Held(origin))).status == 201
+
+
+@pytest.mark.parametrize(
+    "url", ["http://cell:8080", "http://cell:8080/gitlab/", "http://cell:8080/gitlab/ci", "http://[::1]/ci"]
+)
+def test_a_request_that_is_held_goes_where_all_others_go(url: str) -> None:
+    """As addresses are written, also in older configurations of runners."""
+    made = cell_of("1", CellSettings(url=url))
+    origin, base = made.origin, made.client.http.base
+    assert f"http://{origin.authority}{origin.path}/api/v4/" == str(base)
 
 
 async def test_a_cell_that_is_not_there() -> None:

@@ -54,13 +54,14 @@ def cell_of(name: str, settings: CellSettings) -> Cell:
     Raises:
         ConfigError: Its certificate cannot be used.
     """
-    url = httpx.URL(settings.url)
-    context = _trust(name, settings) if url.scheme == "https" else None
-    origin = Origin(url.host, url.port or (80 if context is None else 443), url.path.rstrip("/"), context)
+    context = _trust(name, settings) if settings.url.startswith("https:") else None
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=_KEPT_OPEN)
     transport = httpx.AsyncHTTPTransport(verify=True if context is None else context, limits=limits)
     agent = f"taskscaler-gitlab {version('taskscaler-gitlab')}"
-    return Cell(name, origin, GitLabClient(settings.url, transport=transport, user_agent=agent))
+    client = GitLabClient(settings.url, transport=transport, user_agent=agent)
+    base = client.http.base
+    root = base.raw_path.decode("ascii").removesuffix("/api/v4/")
+    return Cell(name, Origin(base.host, base.port or (80 if context is None else 443), root, context), client)
 
 
 @asynccontextmanager

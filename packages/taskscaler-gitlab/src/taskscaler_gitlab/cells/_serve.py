@@ -140,5 +140,12 @@ def _where(settings: RouterSettings) -> Listen:
     certificate = Path(settings.tls_cert_file) if settings.tls_cert_file else None
     key = Path(settings.tls_key_file) if settings.tls_key_file else None
     return Listen(
-        host=host, port=port, certificate=certificate, key=key, option="`listen`", plaintext=settings.plaintext
+        host=host,
+        port=port,
+        certificate=certificate,
+        key=key,
+        option="`listen`",
+        certificate_option="`tls_cert_file`",
+        called="the router",
+        plaintext=settings.plaintext,
     )

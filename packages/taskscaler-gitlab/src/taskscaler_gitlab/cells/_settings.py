@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+import httpx
 from attrs import Attribute, evolve, field, frozen
 
 from fleeting import Duration
@@ -22,11 +23,16 @@ SHORTEST_LIFE = 300.0
 
 _TOKEN = re.compile(r"[!-~]+")
 _URL = re.compile(r"https?://[^\s/@?#]+(/[^\s@?#]*)?")
+_PORTS = range(1, 1 << 16)
 _ID = re.compile(r"[0-9]{1,19}|[A-Za-z][A-Za-z0-9_-]{0,31}")
 
 
 def _is_url(_: object, __: "Attribute[str]", value: str) -> None:
-    if not _URL.fullmatch(value):
+    try:
+        port = httpx.URL(value).port
+    except httpx.InvalidURL:
+        port = -1
+    if not _URL.fullmatch(value) or (port is not None and port not in _PORTS):
         raise ValueError("an address such as https://cell-1.gitlab.example.com")
 
 

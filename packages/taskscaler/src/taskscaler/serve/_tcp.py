@@ -77,6 +77,12 @@ class Listen:
     option: str = "--listen"
     """What asked for it."""
 
+    certificate_option: str = "--tls-cert"
+    """What names a certificate."""
+
+    called: str = "the daemon"
+    """What listens, for people."""
+
     plaintext: bool = False
     """Whether it listens without TLS for other machines, too, because a proxy before it ends TLS."""
 
@@ -110,8 +116,8 @@ class Entrance:
         if asked.certificate is None and not asked.plaintext and not all(map(is_own, addresses)):
             where = asked.host or "all addresses"
             raise SocketRefused(
-                f"{where}: without TLS, the daemon listens on this machine's own addresses only; "
-                "name a certificate with --tls-cert, or listen on 127.0.0.1"
+                f"{where}: without TLS, {asked.called} listens on this machine's own addresses only; "
+                f"name a certificate with {asked.certificate_option}, or listen on 127.0.0.1"
             )
         self = cls(asked, addresses)
         self.reload()
