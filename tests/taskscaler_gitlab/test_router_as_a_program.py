@@ -16,6 +16,7 @@ from click.testing import CliRunner
 from gitlab_jobs import Artifact, ArtifactsFile, Dependency, End, Outcome
 from gitlab_jobs.client import GitLabClient, reporting
 from gitlab_jobs.testing import FakeGitLab, State
+from taskscaler_gitlab.cells._serve import connections_of
 from taskscaler_gitlab.cli import main
 from tests.gitlab_jobs.test_peers import runner as independent_runner
 from tests.gitlab_jobs.test_peers import scripted
@@ -209,6 +210,14 @@ def test_a_file_with_mistakes(tmp_path: Path, text: str, said: str) -> None:
     done = CliRunner().invoke(main, ["route", str(path)])
     assert (done.exit_code, said in done.output) == (2, True), done.output
     assert "Traceback" not in done.output
+
+
+@pytest.mark.parametrize(
+    ("open_files", "addresses", "most"), [(65_536, 1, 16_384), (1_024, 1, 384), (1_024, 2, 192), (3, 9, 1)]
+)
+def test_who_connects_leaves_files_for_cells(open_files: int, addresses: int, most: int) -> None:
+    """Strangers took all that may be open, and the requests of runners that were connected found no cell."""
+    assert connections_of(open_files, addresses) == most
 
 
 def test_a_router_for_other_machines_needs_tls(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from anyio.abc import SocketAttribute, TaskStatus
 from attrs import define, field
 
 from fleeting.plugins import place_to_listen
-from taskscaler.serve import Entrance, Listen, Server, listening_on_tcp
+from taskscaler.serve import Entrance, Listen, Server, allow_open_files, listening_on_tcp
 from taskscaler_gitlab.cells._cells import open_cells
 from taskscaler_gitlab.cells._kept import Kept
 from taskscaler_gitlab.cells._polls import Polls
@@ -26,6 +26,14 @@ MOST_CONNECTIONS = 16_384
 """At a time, on each address: each runner that asks for jobs holds one."""
 
 _LOOK = 0.05
+
+
+def connections_of(open_files: int, addresses: int) -> int:
+    """Say how many connections each address may have, of the files that may be open: each needs one to a cell, too.
+
+    A quarter is left for what is kept on the disk, and for requests that several cells hold.
+    """
+    return max(1, min(MOST_CONNECTIONS, open_files * 3 // 4 // (2 * addresses)))
 
 
 @define(eq=False)
@@ -53,8 +61,8 @@ class Serving:
 
 
 @asynccontextmanager
-async def routing(file: RouterFile, directory: Path) -> AsyncIterator[Serving]:
-    """Answer while the context is open; what is kept is in the directory.
+async def routing(file: RouterFile, directory: Path, *, open_files: int = 1 << 16) -> AsyncIterator[Serving]:
+    """Answer while the context is open; what is kept is in the directory, and so many files may be open.
 
     Raises:
         ConfigError: A certificate of a cell cannot be used.
@@ -71,7 +79,8 @@ async def routing(file: RouterFile, directory: Path) -> AsyncIterator[Serving]:
     ):
         polls = Polls(cells, Kept(directory / "kept"), jobs, file.router.hold, tasks)
         router = Router(cells, tickets, polls, jobs, Memory(MOST_REMEMBERED), registered_with(file, directory))
-        server = Server(router, most=MOST_CONNECTIONS, admit=entrance.admit)
+        most = connections_of(open_files, len(listeners))
+        server = Server(router, most=most, admit=entrance.admit)
         tasks.start_soon(polls.look_after_kept)
         for listener in listeners:
             tasks.start_soon(server.serve, listener)
@@ -102,7 +111,7 @@ async def run_router(file: RouterFile, directory: Path, say: Callable[[str], obj
     async with anyio.create_task_group() as tasks:
         ended = _Ended()
         await tasks.start(ended.heed)
-        async with routing(file, directory) as serving:
+        async with routing(file, directory, open_files=allow_open_files()) as serving:
             names = ", ".join(file.cells)
             for url in serving.urls:
                 say(f"routing {url} to the cells {names}")

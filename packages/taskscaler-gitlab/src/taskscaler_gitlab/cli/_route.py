@@ -16,7 +16,7 @@ from fleeting import ConfigError
 from fleeting.cli import FAILED, SUCCEEDED, WRONG, WRONG_FILE, outcome, report_errors
 from fleeting.errors import WrongArguments
 from fleeting.plugins import state_home
-from taskscaler.serve import allow_open_files, logging_on, say
+from taskscaler.serve import logging_on, say
 from taskscaler_gitlab.cells._registry import Registered
 from taskscaler_gitlab.cells._serve import registry_of, run_router
 from taskscaler_gitlab.cells._settings import RouterFile, read_router_file
@@ -30,12 +30,8 @@ def route(path: Path, *, style: Literal["text", "json", "journal"]) -> int:
     except WRONG_FILE as error:
         return report_errors([error], WRONG)
 
-    def serve() -> int:
-        allow_open_files()
-        return anyio.run(run_router, file, directory, say)
-
     with logging_on(sys.stderr, also=("taskscaler.gitlab",), style=style):
-        return outcome(serve)
+        return outcome(lambda: anyio.run(run_router, file, directory, say))
 
 
 def runners(path: Path, *, as_json: bool, remove: int | None) -> int:
