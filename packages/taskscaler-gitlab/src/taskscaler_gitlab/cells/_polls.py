@@ -138,6 +138,9 @@ class Polls:
     _waiting: dict[bytes, "list[_Alone | _Live]"] = field(factory=dict, init=False)
     """Requests that are held, by their runners: a job that is kept is for one of these."""
 
+    _signing: set[Owed] = field(factory=set, init=False)
+    """Kept jobs of which a cell is being told that they are prepared."""
+
     _turns: int = field(default=0, init=False)
     _closing: anyio.Event = field(factory=anyio.Event, init=False)
 
@@ -333,8 +336,15 @@ class Polls:
             for over in self.kept.overdue(anyio.current_time()):
                 self._tasks.start_soon(self._give_up, over)
             for each in self.kept:
-                if each.is_two_phase:
-                    self._tasks.start_soon(self._say, each.owed, {"state": "pending"})
+                if each.is_two_phase and each.owed not in self._signing:  # a slow cell has one call about it at a time
+                    self._tasks.start_soon(self._sign, each.owed)
+
+    async def _sign(self, owed: Owed) -> None:
+        self._signing.add(owed)
+        try:
+            await self._say(owed, {"state": "pending"})
+        finally:
+            self._signing.discard(owed)
 
     async def give_up_all(self) -> None:
         """Wait no longer for runners."""
