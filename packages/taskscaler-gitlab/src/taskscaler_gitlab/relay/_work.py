@@ -1,10 +1,10 @@
 """One job of GitLab's that a sidecar runs: the runtime around `Relay`, from a slot to the last word."""
 
 import logging
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from secrets import token_hex
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 import anyio
 from anyio import to_thread
@@ -26,9 +26,8 @@ from taskscaler_gitlab.relay._deliveries import DeliveryDirectory
 from taskscaler_gitlab.relay._payload import for_sidecar
 from taskscaler_gitlab.relay._relay import Action, How, Record, Relay, Standing, Step, hashed
 from taskscaler_gitlab.relay._sidecar import Place, Sidecars
+from taskscaler_gitlab.relay._together import alongside, first
 from taskscaler_gitlab.relay._ways import Way, Ways
-
-T = TypeVar("T")
 
 CLAIM_PATIENCE = 20.0
 """Seconds that a sidecar's first call waits for GitLab's answer to the claim; then it is to come again."""
@@ -370,14 +369,14 @@ class RelayWork:
             async with reporting(self.shop.client, self.job, info=self.shop.info) as self._report:
                 try:
                     others = self._claim_if_wanted, self._interrupt_if_wanted, self._note_that_it_is_kept
-                    await self._alongside(self._place, *others)
+                    await alongside(self._place, *others)
                 except anyio.get_cancelled_exc_class():
                     await self._leave()
                     raise
             self.end = self.end or self._report.report.end
         else:
             try:
-                await self._alongside(self._resume, self._claim_if_wanted, self._interrupt_if_wanted)
+                await alongside(self._resume, self._claim_if_wanted, self._interrupt_if_wanted)
             except anyio.get_cancelled_exc_class():
                 await self._leave()
                 raise
@@ -456,7 +455,7 @@ class RelayWork:
                 is_draining = self.shop.is_draining()
                 await self._follow_up(await self._tell(lambda relay: relay.got_no_slot(why, is_draining=is_draining)))
 
-        await self._first(acquire, report.over.wait, report.canceling.wait, self._interruption.wait)
+        await first(acquire, report.over.wait, report.canceling.wait, self._interruption.wait)
         if self.relay.record.standing is Standing.TAKEN and self._interruption.is_set():
             await self._break_off()
         elif self.relay.record.standing is Standing.TAKEN and (report.over.is_set() or report.canceling.is_set()):
@@ -613,7 +612,7 @@ class RelayWork:
         name = place.name_of(self.relay.record.delivery)
         self._is_attended = True
         try:
-            ended = await self._alongside(
+            ended = await alongside(
                 lambda: _sidecar.wait(connection, name),
                 way.serve,
                 lambda: self._end_in_time(connection, lease, place),
@@ -651,14 +650,14 @@ class RelayWork:
         """End the sidecar if GitLab wants no more of the job before it is claimed."""
         report = self._report
         if report is not None and not report.is_handed_over:
-            await self._first(report.over.wait, report.canceling.wait)
+            await first(report.over.wait, report.canceling.wait)
             if not report.is_handed_over:
                 await self._turn_away(report)
         await anyio.sleep_forever()
 
     async def _end_in_time(self, connection: Connection, lease: Lease, place: Place) -> None:
         """End the sidecar once that is wanted, or it does not end by itself although it should."""
-        await self._first(self._end_wanted.wait, self._end_expected.wait)
+        await first(self._end_wanted.wait, self._end_expected.wait)
         with anyio.move_on_after(AFTER_SCRIPT if self.is_ending else GRACE):
             await self._end_wanted.wait()
         await self._end(connection, lease, place)
@@ -746,49 +745,6 @@ class RelayWork:
             self.lease.detach()
             if self._report is not None:
                 self._report.hand_over()
-
-    # --- several things at a time ------------------------------------------------------------------------
-
-    async def _alongside(self, main: Callable[[], Awaitable[T]], *others: Callable[[], Awaitable[object]]) -> T:
-        """Do one thing while others run, which end with it; what goes wrong with any of them ends all."""
-        results: list[T] = []
-        failures: list[Exception] = []
-        async with anyio.create_task_group() as tasks:
-
-            async def do(other: Callable[[], Awaitable[object]]) -> None:
-                try:
-                    await other()
-                except Exception as error:  # noqa: BLE001  (raised again below, by itself)
-                    failures.append(error)
-                    tasks.cancel_scope.cancel()
-
-            for each in others:
-                tasks.start_soon(do, each)
-            try:
-                results.append(await main())
-            except Exception as error:  # noqa: BLE001  (the same)
-                failures.append(error)
-            tasks.cancel_scope.cancel()
-        if failures:
-            raise failures[0]
-        return results[0]
-
-    async def _first(self, *waits: Callable[[], Awaitable[object]]) -> None:
-        """Wait for one of several things."""
-        failures: list[Exception] = []
-        async with anyio.create_task_group() as tasks:
-
-            async def wait(each: Callable[[], Awaitable[object]]) -> None:
-                try:
-                    await each()
-                except Exception as error:  # noqa: BLE001  (raised again below, by itself)
-                    failures.append(error)
-                tasks.cancel_scope.cancel()
-
-            for each in waits:
-                tasks.start_soon(wait, each)
-        if failures:
-            raise failures[0]
 
 
 def _claims(said: object) -> bool:
