@@ -13,7 +13,7 @@ from fleeting import Clock
 from fleeting.testing import FakeCloud, virtual_time
 from taskscaler import Taskscaler
 from taskscaler._batch_id import directory_of
-from taskscaler.serve._owners import Owners
+from taskscaler.serve._owners import Canary, Intake, Owners
 from tests.taskscaler.calling import MEMBER, called
 
 pytestmark = pytest.mark.anyio
@@ -62,6 +62,8 @@ class Owner:
     running: int = 1
     settled: anyio.Event = field(factory=anyio.Event)
     fails: bool = False
+    paused: bool = False
+    canary: Canary = field(factory=lambda: Canary(passed=True, says="it ran"))
 
     async def take_up(self, scaler: Taskscaler, clock: Clock) -> int:
         """Find the job."""
@@ -71,6 +73,23 @@ class Owner:
         """Do nothing, or fail."""
         if self.fails:
             raise RuntimeError("no more")
+
+    async def pause(self) -> None:
+        """Be paused."""
+        self.paused = True
+
+    async def unpause(self) -> None:
+        """Be paused no more."""
+        self.paused = False
+
+    @property
+    def intake(self) -> Intake:
+        """One request, unless it is paused."""
+        return Intake(jobs=self.running, requests=int(not self.paused), paused=self.paused, answered=True)
+
+    async def fly_canary(self) -> Canary:
+        """Give what the test wants."""
+        return self.canary
 
     def drain(self, *, for_good: bool = False) -> None:
         """Do nothing."""
@@ -161,6 +180,32 @@ async def test_of_two_jobs_with_one_id_the_last_is_meant() -> None:
     jobs = [OneJob(None, name="first"), OneJob(None, name="again")]
     found = Owners([Owner(jobs)], print).find("desk-17")
     assert found is jobs[1]
+
+
+async def test_an_operator_pauses_all_of_them() -> None:
+    """The answer says how all of them stand together; a daemon without any has nothing to pause."""
+    async with called(FakeCloud()) as (ask, fleet):
+        for verb in ("pause", "unpause", "canary"):
+            refused = await ask("POST", f"/{verb}", {})
+            assert (refused.status, "gets no jobs from elsewhere" in refused.why) == (409, True)
+        owners = [Owner([]), Owner([], running=2)]
+        fleet.owners = Owners(owners, print)
+        paused = (await ask("POST", "/pause", {})).data
+        assert paused == {"intake": {"jobs": 3, "requests": 0, "paused": True, "answered": True}}
+        assert (await ask("POST", "/unpause", {})).data["intake"]["requests"] == 2
+        owners[1].paused = True
+        assert fleet.owners.intake == Intake(jobs=3, requests=1, paused=False, answered=True)
+
+
+async def test_a_canary_of_each_has_to_pass() -> None:
+    """The first that does not says why, with the end of its log."""
+    failed = Canary(passed=False, says="it failed", log=("one", "two"))
+    async with called(FakeCloud()) as (ask, fleet):
+        owners = [Owner([]), Owner([])]
+        fleet.owners = Owners(owners, print)
+        assert (await ask("POST", "/canary", {})).data == {"passed": True, "says": "it ran; it ran", "log": []}
+        owners[0].canary = failed
+        assert (await ask("POST", "/canary", {})).data == {"passed": False, "says": "it failed", "log": ["one", "two"]}
 
 
 async def test_an_owner_that_fails_ends_nothing_but_itself() -> None:

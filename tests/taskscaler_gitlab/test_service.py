@@ -13,7 +13,7 @@ from gitlab_jobs import Job, Outcome
 from gitlab_jobs.client import Reporting
 from gitlab_jobs.coordinator import Reply
 from gitlab_jobs.testing import FakeGitLab, Fault, State
-from taskscaler import Lease
+from taskscaler import Lease, NoCapacity
 from taskscaler_gitlab import read_config
 from tests.taskscaler_gitlab.services import Held, Scripted, a_job, serving
 
@@ -565,3 +565,112 @@ async def test_a_clock_that_is_wrong_does_not_replace_tokens_over_and_over(tmp_p
         for _ in range(2):
             assert (await gitlab.ended(gitlab.enqueue(a_job()))).state is State.SUCCESS
     assert gitlab.calls["reset"] == 1
+
+
+async def test_a_paused_runner_asks_for_nothing_and_goes_on_with_what_it_has(tmp_path: Path) -> None:
+    """A request that GitLab holds may still bring a job; no slot is kept, and after a restart it is paused as before.
+
+    Asked to, it asks again; whether it has had an answer says that GitLab knows it.
+    """
+    gitlab, cloud, journal = FakeGitLab(tmp_path / "gitlab", long_poll=1000.0, accepts=0), FakeCloud(), MemoryJournal()
+    held = Held()
+    async with serving(tmp_path, gitlab, cloud=cloud, journal=journal, runs=Scripted(held)) as bench:
+        await bench.until(lambda: gitlab.held == 1)
+        await bench.service.pause()
+        intake = bench.service.intake
+        assert (intake.paused, intake.requests, intake.answered) == (True, 1, True)
+        assert "the runner is paused; 1 request may still bring one; `taskscaler pause" in bench.service.status()
+        number = gitlab.enqueue(a_job())
+        await bench.until(lambda: held.begun.is_set() and not bench.service._asking.polls)
+        assert (bench.service.intake.requests, bench.service.intake.jobs) == (0, 1)
+        later, asked = gitlab.enqueue(a_job()), gitlab.calls["request"]
+        held.go.set()
+        assert (await gitlab.ended(number)).state is State.SUCCESS
+        await bench.taken(acquired=0, reserved=0)
+    async with serving(tmp_path, gitlab, cloud=cloud, journal=journal) as bench:
+        assert any(line.startswith("paused: ") for line in bench.said)
+        await bench.taken(acquired=0, reserved=0)
+        assert (bench.service.intake.answered, gitlab.calls["request"]) == (False, asked)
+        await bench.service.unpause()
+        assert (await gitlab.ended(later)).state is State.SUCCESS
+        await bench.until(lambda: bench.service.intake.answered)
+    assert not (tmp_path / "jobs" / "paused").exists()
+
+
+async def test_a_slot_is_waited_for_no_longer_once_the_runner_is_paused(gitlab: FakeGitLab, tmp_path: Path) -> None:
+    """The fleet grows for nobody then; what waited for a slot with a job gets one."""
+    async with serving(tmp_path, gitlab, max_instances=1, capacity_per_instance=1) as bench:
+        await bench.until(lambda: gitlab.calls["request"] >= 1)
+        lease = await bench.scaler.acquire_lease("somebody else", timeout=20)
+        await bench.until(lambda: "until the fleet has a slot" in bench.service.status())
+        await bench.service.pause()
+        await bench.until(lambda: not bench.service._asking.upstreams.is_waiting)
+        lease.release()
+        await bench.taken(acquired=0, reserved=0)
+        await bench.service.unpause()
+        assert (await gitlab.ended(gitlab.enqueue(a_job()))).state is State.SUCCESS
+
+
+@pytest.mark.parametrize("is_paused", [False, True], ids=["asking", "paused"])
+async def test_a_canary_runs_as_all_jobs_do(gitlab: FakeGitLab, tmp_path: Path, *, is_paused: bool) -> None:
+    """Paused or not; GitLab never hears of it, whatever rules say of jobs, and it is listed like any other."""
+
+    async def fly(_: Job, lease: Lease, report: Reporting) -> Outcome:
+        report.log(f"canary: ran on {lease.instance}, slot {lease.slot}\n".encode())
+        return Outcome(is_success=True)
+
+    rules = '[[dispatch]]\nname = "none"\nrefuse = "nobody"\n'
+    async with serving(tmp_path, gitlab, runs=Scripted(fly), rules=rules) as bench:
+        if is_paused:
+            await bench.service.pause()
+        canary = await bench.service.fly_canary()
+        assert (canary.passed, canary.log) == (True, ())
+        assert canary.says.startswith("canary: ran on ")
+        assert [(view.id, view.state) for view in bench.service.jobs] == [("gitlab-canary-1", "succeeded")]
+        await bench.taken(acquired=0)
+        assert gitlab.server.jobs == {}
+        bench.service.drain()
+        with pytest.raises(NoCapacity, match="the runner is ending"):
+            await bench.service.fly_canary()
+    async with serving(tmp_path, gitlab) as bench:
+        assert bench.service.jobs == []
+
+
+async def test_a_canary_that_fails_says_why(gitlab: FakeGitLab, tmp_path: Path) -> None:
+    """With the end of its log, also if it cannot be noted down."""
+
+    async def fail(_: Job, __: Lease, report: Reporting) -> Outcome:
+        report.log(b"\x1b[31mno\x1b[0m such thing\n")
+        return Outcome(is_success=False, failure_reason="script_failure", exit_code=1)
+
+    async with serving(tmp_path, gitlab, runs=Scripted(fail)) as bench:
+        canary = await bench.service.fly_canary()
+        assert (canary.passed, canary.says, canary.log[-1]) == (
+            False,
+            "the canary failed (script_failure)",
+            "no such thing",
+        )
+        moved = (tmp_path / "jobs" / "jobs").rename(tmp_path / "jobs" / "moved")
+        (tmp_path / "jobs" / "jobs").write_text("in the way")
+        canary = await bench.service.fly_canary()
+        assert (canary.passed, "cannot be noted down" in canary.log[-1]) == (False, True)
+        (tmp_path / "jobs" / "jobs").unlink()
+        moved.rename(tmp_path / "jobs" / "jobs")
+
+
+async def test_a_canary_that_nobody_waits_for_is_ended(gitlab: FakeGitLab, tmp_path: Path) -> None:
+    """Its slot is given back; one that is cut short by the end of the runner is not taken for GitLab's."""
+    cloud, journal, held = FakeCloud(), MemoryJournal(), Held()
+    async with serving(tmp_path, gitlab, cloud=cloud, journal=journal, runs=Scripted(held), leaves=False) as bench:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(bench.service.fly_canary)
+            await bench.until(held.begun.is_set)
+            tasks.cancel_scope.cancel()
+        await bench.taken(acquired=0)
+        assert [view.state for view in bench.service.jobs] == ["cancelled"]
+        held.begun = anyio.Event()
+        bench.tasks.start_soon(bench.service.fly_canary)
+        await bench.until(held.begun.is_set)
+    async with serving(tmp_path, gitlab, cloud=cloud, journal=journal) as bench:
+        assert [line for line in bench.said if "canary was cut short" in line]
+        await bench.taken(acquired=0)

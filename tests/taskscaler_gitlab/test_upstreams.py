@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from gitlab_jobs import Polled, Polling
-from taskscaler_gitlab.cells._upstreams import OUT_AFTER, PROBE, Ask, GiveBack, Pass, Reserve, Upstreams
+from taskscaler_gitlab.cells._upstreams import OUT_AFTER, PROBE, Ask, GiveBack, Pass, Reserve, Upstreams, Withdraw
 from tests.taskscaler_gitlab.cells_in_time import SimCell, World
 
 AT_ONCE = [0.0] * 100
@@ -141,6 +141,7 @@ class Cells(RuleBasedStateMachine):
         self.open: list[Ask] = []
         self.waiting: list[str] = []
         self.placed: list[str] = []
+        self.heard: set[str] = set()
         self.keys = (f"job {number}" for number in count())
 
     @rule()
@@ -151,6 +152,7 @@ class Cells(RuleBasedStateMachine):
             match action:
                 case Ask():
                     assert self.reserved
+                    assert not self.core.is_paused
                     self.pollings[action.cell].asked()
                     self.open.append(action)
                 case Reserve():
@@ -159,10 +161,21 @@ class Cells(RuleBasedStateMachine):
                     self.wanted += 1
                 case GiveBack():
                     self.reserved -= 1
+                case Withdraw():
+                    assert self.core.is_paused
+                    self.wanted -= 1
                 case Pass(key):
                     assert key == self.waiting.pop(0)
                     self._place(key)
         assert step.wake is None or step.wake > self.now
+        if self.core.is_paused and not self.open and not self.waiting:
+            assert not self.reserved
+            assert not self.wanted
+
+    @rule(is_paused=st.booleans())
+    def pause(self, is_paused: bool) -> None:  # noqa: FBT001  (a rule's)
+        """Somebody wants no more jobs for a while."""
+        self.core.is_paused = is_paused
 
     def _place(self, key: str) -> None:
         assert key not in self.placed
@@ -193,6 +206,8 @@ class Cells(RuleBasedStateMachine):
         had = self.reserved
         is_covered = self.core.answered(ask, self.now, key=key, has_failed=status not in (201, 204))
         assert is_covered == (key is not None and had > 0)
+        if status in (201, 204):
+            self.heard.add(ask.cell)
         if key is not None and is_covered:
             self._place(key)
         elif key is not None:
@@ -238,6 +253,11 @@ class Cells(RuleBasedStateMachine):
             assert sum(each.cell == name and each.may_hold for each in self.open) <= (
                 1 if len(self.core.cells) > 1 else 3
             )
+
+    @invariant()
+    def all_have_answered_or_not(self) -> None:
+        """As it should have been, at least once."""
+        assert self.core.have_all_answered == (self.heard == self.pollings.keys())
 
 
 Cells.TestCase.settings = settings(deadline=None, max_examples=80, stateful_step_count=40)

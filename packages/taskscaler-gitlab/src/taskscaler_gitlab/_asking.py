@@ -18,7 +18,7 @@ from taskscaler_gitlab._metrics import RunnerMetrics
 from taskscaler_gitlab._record import KEYS
 from taskscaler_gitlab._unforeseen import Unforeseen
 from taskscaler_gitlab.cells._cell import Cell
-from taskscaler_gitlab.cells._upstreams import Ask, GiveBack, Pass, Reserve, Upstreams
+from taskscaler_gitlab.cells._upstreams import Ask, GiveBack, Pass, Reserve, Upstreams, Withdraw
 
 YOUNG = 2.0
 """Seconds for which a request that was just made is waited for when the daemon drains: GitLab may be answering it."""
@@ -85,6 +85,9 @@ class Asking:
     """Keys of slots that are nobody's yet: as many as the core has `free`."""
 
     _gates: dict[str, _Gate] = field(factory=dict, init=False)
+    _wait: anyio.CancelScope = field(factory=anyio.CancelScope, init=False)
+    """Around the wait for the next slot."""
+
     _scope: anyio.CancelScope = field(factory=anyio.CancelScope, init=False)
     _is_over: bool = field(default=False, init=False)
     _changed: anyio.Event = field(factory=anyio.Event, init=False)
@@ -149,6 +152,11 @@ class Asking:
         for gate in self._gates.values():
             gate.close()
 
+    def pause(self, *, is_paused: bool) -> None:
+        """Ask for no more jobs, or ask again; a request that is under way is waited for, however long it is held."""
+        self.upstreams.is_paused = is_paused
+        self.note_change()
+
     async def _ask_on(self, tasks: TaskGroup, waits: TaskGroup) -> None:
         while True:
             changed, now = self._changed, anyio.current_time()
@@ -161,6 +169,8 @@ class Asking:
                         waits.start_soon(self._reserve)
                     case GiveBack():
                         await self.scaler.unreserve(self._reserved.pop())
+                    case Withdraw():
+                        self._wait.cancel()
                     case Pass(key):
                         await self._pass(waits, key)
             with anyio.move_on_after(None if step.wake is None else step.wake - now):
@@ -176,13 +186,18 @@ class Asking:
     async def _reserve(self) -> None:
         """Keep a slot for a job that may come; waits until there is one."""
         key = f"{KEYS}{token_hex(6)}"
-        try:
-            await self.scaler.reserve(key, timeout=math.inf)
-        except NoCapacity:
-            await anyio.sleep_forever()  # the fleet is ending, and so is this
-        except BaseException:
-            self.upstreams.not_reserved()
-            raise
+        self._wait = scope = anyio.CancelScope()
+        with scope:
+            try:
+                await self.scaler.reserve(key, timeout=math.inf)
+            except NoCapacity:
+                await anyio.sleep_forever()  # the fleet is ending, and so is this
+            except BaseException:
+                if not scope.cancel_called:
+                    self.upstreams.not_reserved()
+                raise
+        if scope.cancelled_caught:
+            return
         self._reserved.append(key)
         self.upstreams.reserved()
         self.note_change()

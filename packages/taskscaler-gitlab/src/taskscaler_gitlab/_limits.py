@@ -62,6 +62,9 @@ class Facts:
     is_draining: bool = False
     """Whether no more jobs are wanted."""
 
+    is_paused: bool = False
+    """Whether no more jobs are wanted until an operator wants them again."""
+
     trouble: str = ""
     """What was wrong with GitLab's last answer; empty: nothing."""
 
@@ -85,7 +88,7 @@ class Facts:
     @property
     def has_room(self) -> bool:
         """Whether one more request may be made, as far as the numbers of jobs go."""
-        return not self.is_draining and self.jobs + self.requests < self.most
+        return not self.is_draining and not self.is_paused and self.jobs + self.requests < self.most
 
 
 def describe(facts: Facts) -> str:
@@ -138,11 +141,14 @@ def _none_wanted(facts: Facts) -> str:
     """Whose limit it is that there are no more jobs, whoever has some; empty: nobody's."""
     if facts.is_draining:
         return "no more are asked for, because the daemon is ending"
+    if facts.is_paused:
+        open_ = f"; {_counted(facts.requests, 'request')} may still bring one" if facts.requests else ""
+        return f"no more are asked for, because the runner is paused{open_}; `taskscaler pause --undo` ends that"
     return "" if facts.has_room or facts.requests else f"no more are asked for, because of {_whose(facts)}"
 
 
 def _asking(facts: Facts) -> str:
-    if facts.is_draining:
+    if facts.is_draining or facts.is_paused:
         return _none_wanted(facts)
     if facts.silent_for > 0:
         again = f"it is asked again in {span(facts.silent_for)}"

@@ -8,21 +8,24 @@ from contextlib import AsyncExitStack, nullcontext, suppress
 from functools import partial
 from io import FileIO
 from pathlib import Path
+from secrets import token_hex
 from typing import Any
 
 import anyio
 from anyio import to_thread
 from attrs import define, evolve, field, fields
 
-from fleeting import Clock
+from fleeting import Clock, JournalError
 from fleeting.errors import SystemRefused
 from fleeting.plugins import one_line
 from gitlab_jobs import Job, Outcome, Polling
 from gitlab_jobs.client import GitLabClient, Runner, reporting
-from taskscaler import Taskscaler
+from taskscaler import NoCapacity, Taskscaler
 from taskscaler.executors import Executor, Reattaches, load_executor
 from taskscaler.observers.metrics import Metrics
+from taskscaler.serve import Canary, Intake
 from taskscaler_gitlab._asking import Asking
+from taskscaler_gitlab._canary import CELL, CanaryGitLab, fly, origin_of_canary
 from taskscaler_gitlab._config import ServiceConfig, read_config
 from taskscaler_gitlab._dispatch import Ceilings, Decision
 from taskscaler_gitlab._finished import FinishedJob, finished, keep
@@ -33,6 +36,7 @@ from taskscaler_gitlab._limits import Facts, describe
 from taskscaler_gitlab._manager_caches import tidy
 from taskscaler_gitlab._metrics import RunnerMetrics, Standing, runner_label
 from taskscaler_gitlab._noted_settings import NotedSettings
+from taskscaler_gitlab._paused import is_paused, pause, unpause
 from taskscaler_gitlab._record import KEYS, JobDirectory, Left, Record, Stage, found, hold, read_left
 from taskscaler_gitlab._settings import RunnerSettings
 from taskscaler_gitlab._system_id import has_no_strays, may_have_strays, system_id
@@ -140,11 +144,15 @@ class RunnerService:
     _finished: dict[str, FinishedJob] = field(factory=dict, init=False)
     """Those that are over, likewise."""
 
+    _paused: bool = field(default=False, init=False)
     _draining: bool = field(default=False, init=False)
     _ends_for_good: bool = field(default=False, init=False)
     """Whether no later daemon is expected to resume jobs."""
 
     _begun: bool = field(default=False, init=False)
+    _ready: anyio.Event = field(factory=anyio.Event, init=False)
+    """Set once jobs can be taken, or never will be."""
+
     _done: anyio.Event = field(factory=anyio.Event, init=False)
 
     @_gate.default
@@ -171,6 +179,10 @@ class RunnerService:
         await to_thread.run_sync(self._relays.load)
         self._equip()
         self._show()
+        self._paused = await to_thread.run_sync(is_paused, self.directory)
+        self._asking.pause(is_paused=self._paused)
+        if self._paused:
+            self.say("paused: no jobs are asked for; `taskscaler pause --undo` ends that")
         await to_thread.run_sync(self._take_up)
         for work in self._relays.resume({each.origin: each.shop for each in self._cells}, self.say):
             self._works[work.directory.path.name] = work
@@ -253,7 +265,10 @@ class RunnerService:
         """Resume a job, or see that it ends; says what cannot be resumed, and why."""
         name = "a job" if left.job is None else f"the job {left.job.id}"
         cell = next((each for each in self._cells if each.origin == left.origin), None)
-        if cell is None and left.origin:  # its token is none of this GitLab's business
+        if left.origin == origin_of_canary(self._system_id):
+            self._left.append(left)
+            self.say("note: a canary was cut short when this runner ended; its instance is replaced")
+        elif cell is None and left.origin:  # its token is none of this GitLab's business
             self._left.append(left)
             urls = " and ".join(each.settings.url for each in self._cells)
             self.say(
@@ -332,6 +347,7 @@ class RunnerService:
         finally:
             self._lock.close()
             self._done.set()
+            self._ready.set()
 
     async def _run(self) -> None:
         async with AsyncExitStack() as stack:
@@ -343,6 +359,7 @@ class RunnerService:
 
     def _begin(self, tasks: anyio.abc.TaskGroup) -> None:
         self._begun = True
+        self._ready.set()
         self._give_back_strays()
         self._get_in_line()
         for work in self._active:
@@ -383,6 +400,53 @@ class RunnerService:
             cell=cell.name,
             admitted=lambda key: self._asking.admitted(key),  # noqa: PLW0108  (it is made later)
         )
+
+    async def pause(self) -> None:
+        """See `JobOwner.pause`."""
+        await self._note(pause)
+        self._set_paused(is_paused=True)
+
+    async def unpause(self) -> None:
+        """See `JobOwner.unpause`."""
+        await self._note(unpause)
+        self._set_paused(is_paused=False)
+
+    async def _note(self, change: Callable[[Path], object]) -> None:
+        try:
+            await to_thread.run_sync(change, self.directory)
+        except OSError as error:
+            why = f"{self.directory} cannot be used ({error.strerror})"
+            raise JournalError(f"{why}; check its permissions, and the space there") from error
+
+    def _set_paused(self, *, is_paused: bool) -> None:
+        if self._paused != is_paused:
+            self.say("paused: no more jobs are asked for" if is_paused else "jobs are asked for again")
+        self._paused = is_paused
+        self._asking.pause(is_paused=is_paused)
+
+    @property
+    def intake(self) -> Intake:
+        """See `JobOwner.intake`; a runner that has as many jobs as it may need not ask anybody."""
+        asking = self._asking
+        is_full = not self._paused and self._room(asking.taking, asking.upstreams.surplus) <= 0
+        answered = asking.upstreams.have_all_answered or is_full
+        jobs = len({work.record.key for work in self._active} | asking.taking)
+        return Intake(jobs=jobs, requests=len(asking.polls), paused=self._paused, answered=answered)
+
+    async def fly_canary(self) -> Canary:
+        """See `JobOwner.fly_canary`."""
+        await self._ready.wait()
+        if self._draining or self._done.is_set():
+            raise NoCapacity("no canary can be run, because the runner is ending or has failed; start it again")
+        return await fly(self.config.runner, self._info, self._cell_of_canary, self._take_canary)
+
+    def _cell_of_canary(self, at: CanaryGitLab, client: GitLabClient) -> Cell:
+        cell = Cell(name=CELL, settings=at.settings, client=client, origin=origin_of_canary(self._system_id))
+        cell.shop = self._shop_of(cell)
+        return cell
+
+    async def _take_canary(self, cell: Cell, job: Job) -> Work | RelayWork | None:
+        return await self._take(cell, job, f"{KEYS}{token_hex(6)}", Decision())
 
     def drain(self, *, for_good: bool = False) -> None:
         """Ask for no more jobs; a request that was just made is waited for.
@@ -473,6 +537,7 @@ class RunnerService:
             request_limit=cells[0].request_limit,
             waits_for_slot=upstreams.is_waiting,
             is_draining=self._draining,
+            is_paused=self._paused,
             trouble=cells[0].trouble,
             silent_for=cells[0].silent_for,
         )
@@ -532,16 +597,20 @@ class RunnerService:
 
     # --- jobs ------------------------------------------------------------------------------------------
 
-    async def _take(self, cell: Cell, job: Job, key: str) -> None:
-        """Note a job down before anything else, and begin with it; one that cannot be noted down fails at once."""
+    async def _take(self, cell: Cell, job: Job, key: str, decision: Decision | None = None) -> Work | RelayWork | None:
+        """Note a job down before anything else, and begin with it; one that cannot be noted down fails at once.
+
+        Returns:
+            What sees it to its end; None: it has failed.
+        """
         try:
-            decision = self.config.dispatch.decide(job)
+            decision = decision or self.config.dispatch.decide(job)
             work = await self._noted(cell, job, key, decision)
         except Exception as error:
             log.exception("job_refused", extra={"job": job.id})
             why = (isinstance(error, OSError) and error.strerror) or type(error).__name__
             await self._refuse(cell, job, key, f"it cannot be noted down ({why})")
-            return
+            return None
         self._works[work.directory.path.name] = work
         if decision.refusal:
             await self._scaler.unreserve(key)
@@ -549,6 +618,7 @@ class RunnerService:
         if self._ends_for_good:
             work.hand_back()
         self._tasks.start_soon(self._see_through, work)
+        return work
 
     async def _noted(self, cell: Cell, job: Job, key: str, decision: Decision) -> Work | RelayWork:
         """Note a job down, and what the rules say of it. What is raised, it raises.

@@ -64,13 +64,18 @@ class GiveBack:
 
 
 @frozen
+class Withdraw:
+    """Wait for no slot any more, if one is still waited for."""
+
+
+@frozen
 class Pass:
     """Give a reserved slot to a job that waits for one."""
 
     key: str
 
 
-Action: TypeAlias = Ask | Reserve | GiveBack | Pass
+Action: TypeAlias = Ask | Reserve | GiveBack | Withdraw | Pass
 
 
 @frozen
@@ -102,6 +107,9 @@ class _Cell:
 
     failures: int = 0
     """In a row."""
+
+    has_answered: bool = False
+    """Whether it ever has, as it should."""
 
     probe_at: float | None = None
     """When to look whether it answers again; None: it is not left out."""
@@ -157,6 +165,9 @@ class Upstreams:
     is_waiting: bool = field(default=False, init=False)
     """Whether another one is waited for."""
 
+    is_paused: bool = field(default=False, init=False)
+    """Whether nobody is asked. What has been asked may still bring jobs, and jobs that wait get their slots."""
+
     surplus: list[str] = field(factory=list, init=False)
     """The keys of jobs without a slot, in the order in which they get one."""
 
@@ -198,6 +209,7 @@ class Upstreams:
         it = self.cells[ask.cell]
         it.opened.remove(ask)
         it.took = it.took if ask.may_hold else now - ask.since
+        it.has_answered = it.has_answered or not has_failed
         self._judge(it, now, has_failed=has_failed)
         if key is None:
             it.is_busy = False
@@ -256,7 +268,10 @@ class Upstreams:
             self.free -= 1
             actions.append(GiveBack())
         self._is_stale = self._is_stale and self.free > 0
-        is_wanted = bool(self.surplus) or any(each.is_due(now) for each in self.cells.values())
+        is_wanted = bool(self.surplus) or self._is_any_due(now)
+        if self.is_waiting and self.is_paused and not is_wanted:
+            self.is_waiting = False
+            actions.append(Withdraw())
         if is_wanted and not self.is_waiting and self.free < room:
             self.is_waiting = True
             actions.append(Reserve())
@@ -264,14 +279,16 @@ class Upstreams:
 
     def _renew(self, now: float, actions: list[Action]) -> None:
         """Get in line again with a slot that brought nothing, before it is used once more."""
-        is_due = any(each.is_due(now) for each in self.cells.values())
-        if self._is_stale and is_due and self.free > max(self._prompt(now), self._uncovered):
+        if self._is_stale and self._is_any_due(now) and self.free > max(self._prompt(now), self._uncovered):
             self.free, self._is_stale = self.free - 1, False
             actions.append(GiveBack())
 
+    def _is_any_due(self, now: float) -> bool:
+        return not self.is_paused and any(each.is_due(now) for each in self.cells.values())
+
     def _whom(self, now: float) -> str | None:
         """Whom to ask next, as the reserved slots allow."""
-        if not self.free or self._uncovered >= self.free:
+        if self.is_paused or not self.free or self._uncovered >= self.free:
             return None
         is_last = self._uncovered + 1 == self.free  # who takes that long to answer is not to have it as well
         due = [
@@ -286,6 +303,11 @@ class Upstreams:
         return max(self._prompt(now), int(is_asked), self._uncovered)
 
     @property
+    def have_all_answered(self) -> bool:
+        """Whether each cell has answered as it should, at least once."""
+        return all(each.has_answered for each in self.cells.values())
+
+    @property
     def _uncovered(self) -> int:
         """How many slots there have to be so that at most cells - 1 jobs are without one, whatever is answered."""
         return sum(len(each.opened) for each in self.cells.values()) + len(self.surplus) - (len(self.cells) - 1)
@@ -294,6 +316,7 @@ class Upstreams:
         return sum(1 for each in self.cells.values() for _ in each.prompt(now))
 
     def _wake(self, now: float) -> float | None:
-        times = [at for each in self.cells.values() if (at := each.due_at()) is not None and at > now]
+        asked = () if self.is_paused else self.cells.values()
+        times = [at for each in asked if (at := each.due_at()) is not None and at > now]
         times += [since + PROMPT for each in self.cells.values() for since in each.prompt(now)]
         return min(times, default=None)

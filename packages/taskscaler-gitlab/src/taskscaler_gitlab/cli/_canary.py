@@ -1,48 +1,24 @@
 """``taskscaler-gitlab check --canary``: a job of our own, through everything that GitLab's jobs go through."""
 
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from time import monotonic
 
 import anyio
 import click
-from attrs import evolve, frozen
+from attrs import evolve
 
 from fleeting import FleetingError, JournalError, LoopClock, Preexisting
 from fleeting.cli import FAILED, SUCCEEDED, report_errors
-from fleeting.plugins import one_line, span
-from gitlab_jobs import Features, Job, JobInfo, Step, Variable
-from gitlab_jobs.client import GitLabClient
-from gitlab_jobs.testing import URL, FakeGitLab, Stored
 from taskscaler import Taskscaler
-from taskscaler.serve import FleetFile, read_fleet_file
+from taskscaler.serve import Canary, FleetFile, read_fleet_file
+from taskscaler_gitlab._canary import PATIENCE, canary_gitlab, client_of_canary, landed
 from taskscaler_gitlab._config import ServiceConfig
 from taskscaler_gitlab._record import found, hold
 from taskscaler_gitlab._service import RunnerService, executor_of
 from taskscaler_gitlab.cli._run import directory_of
 from taskscaler_gitlab.relay._deliveries import found as found_relayed
-
-PATIENCE = 1800.0
-"""Seconds that an instance may take to boot, and the job to run."""
-
-_SAYS = "canary: ran"
-_SCRIPT = (f'echo "{_SAYS} on $TASKSCALER_INSTANCE, slot $TASKSCALER_SLOT"',)
-_COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
-_SHOWN = 10
-
-
-@frozen(kw_only=True)
-class _Flight:
-    """What came of it."""
-
-    stored: Stored | None
-    """None: it did not end in time."""
-
-    log: Sequence[str]
-    took: float
 
 
 def fly_canary(config: ServiceConfig, runner: str | None) -> int:
@@ -59,16 +35,19 @@ def fly_canary(config: ServiceConfig, runner: str | None) -> int:
         fleet = _cautious(read_fleet_file(config.path, runner))
         with closing(hold(directory := directory_of(config, fleet))):
             _check_jobs(directory)
-            flight = anyio.run(_fly, config, fleet)
+            canary = anyio.run(_fly, config, fleet)
     except (FleetingError, OSError) as error:
         return report_errors([error], FAILED)
-    said = next((line for line in flight.log if line.startswith(_SAYS)), "")
-    if said and flight.stored is not None and flight.stored.failure_reason is None:
-        click.echo(f"ok: {said}; {span(flight.took)} from its request to its end")
+    return report_canary(canary)
+
+
+def report_canary(canary: Canary) -> int:
+    """Say what came of a canary; returns the exit status."""
+    if canary.passed:
+        click.echo(f"ok: {canary.says}")
         return SUCCEEDED
-    why = "did not end in time" if flight.stored is None else f"failed ({flight.stored.failure_reason})"
-    click.echo(f"error: the canary {why}; its log ends with", err=True)
-    for line in flight.log[-_SHOWN:]:
+    click.echo(f"error: {canary.says}; its log ends with", err=True)
+    for line in canary.log:
         click.echo(f"  {line}", err=True)
     return FAILED
 
@@ -112,20 +91,16 @@ def _check_leases(scaler: Taskscaler) -> None:
         )
 
 
-async def _fly(config: ServiceConfig, fleet: FleetFile) -> _Flight:
+async def _fly(config: ServiceConfig, fleet: FleetFile) -> Canary:
     """Be the GitLab of the runner for one job."""
-    with TemporaryDirectory(prefix="taskscaler-canary-") as place:
-        gitlab = FakeGitLab(Path(place), long_poll=1.0, accepts=0)
-        number = gitlab.enqueue(_job())
-        alone = evolve(config.runner.taskscaler, upstreams=())
-        settings = evolve(config.runner, url=URL, token=gitlab.runner_token, taskscaler=alone)
+    async with canary_gitlab(config.runner) as at:
         service = RunnerService(
-            evolve(config, runner=settings),
+            evolve(config, runner=at.settings),
             executor_of(config),
-            Path(place, "state"),
+            at.gitlab.directory / "state",
             is_kept=False,
             say=lambda line: click.echo(line, err=True),
-            connect=lambda _: GitLabClient(URL, transport=gitlab.transport()),
+            connect=lambda _: client_of_canary(at.gitlab),
         )
         began, stored = monotonic(), None
         clock = LoopClock()
@@ -135,22 +110,8 @@ async def _fly(config: ServiceConfig, fleet: FleetFile) -> _Flight:
                 await service.take_up(scaler, clock)
                 tasks.start_soon(service.run)
                 with anyio.move_on_after(PATIENCE):
-                    stored = await gitlab.ended(number)
+                    stored = await at.gitlab.ended(at.number)
                 took = monotonic() - began
                 await service.leave()
                 tasks.cancel_scope.cancel()
-        text = _COLOUR.sub("", gitlab.log(number).decode(errors="replace"))
-        return _Flight(stored=stored, log=[one_line(line) for line in text.splitlines() if line.strip()], took=took)
-
-
-def _job() -> Job:
-    step = Step(name="script", script=_SCRIPT, timeout=3600, when="on_success")
-    reasons = ("runner_configuration_error", "image_pull_failure", "unknown_failure")
-    return Job(
-        id=0,
-        token="",
-        job_info=JobInfo(name="canary"),
-        variables=(Variable(key="GIT_STRATEGY", value="none"),),
-        steps=(step,),
-        features=Features(failure_reasons=reasons),
-    )
+        return landed(stored, at.log, took)

@@ -539,6 +539,20 @@ retain = _hold(
 )
 
 
+@main.command(epilog=_OPERATE_EPILOG, short_help="Have a daemon ask for no more jobs.")
+@click.option("--undo", "undone", is_flag=True, help="Have it ask again.")
+@_SOCKET
+@_JSON
+def pause(*, undone: bool, socket: "Place | None", as_json: bool) -> None:
+    """Have a daemon with jobs from elsewhere ask for no more of them, even after a restart. What is there goes on.
+
+    That is `taskscaler-gitlab run`, which gets its jobs from GitLab. The fleet stays as it is, and serves others.
+    """
+    from taskscaler.cli import _operate
+
+    sys.exit(_operate.pause(socket, undone=undone, as_json=as_json))
+
+
 @main.command(epilog=_OPERATE_EPILOG, short_help="Have a daemon end with its last lease.")
 @click.option(
     "--timeout", metavar="DURATION", callback=_seconds, help="How long to wait for that.  [default: for ever]"

@@ -9,6 +9,7 @@ from typing import Any
 from fleeting.cli import FAILED, SUCCEEDED, outcome
 from fleeting.plugins import span
 from taskscaler._socket import Place
+from taskscaler._wording import counted
 from taskscaler.cli._ask import LONG, ask, show
 from taskscaler.cli._paragraphs import Row
 from taskscaler.cli._text import amount
@@ -59,6 +60,12 @@ def link(socket: Place | None, *, changes: bool, as_json: bool) -> int:
         return SUCCEEDED
 
     return outcome(run)
+
+
+def pause(socket: Place | None, *, undone: bool, as_json: bool) -> int:
+    """Have the daemon ask for no more jobs from elsewhere, or ask again."""
+    verb = "unpause" if undone else "pause"
+    return show(partial(ask, socket, "POST", f"/{verb}", json={}), _intake_rows, as_json=as_json)
 
 
 def reload(socket: Place | None, *, as_json: bool) -> int:
@@ -128,6 +135,17 @@ def _answer_rows(data: Mapping[str, Any]) -> Iterator[Row]:
     yield str(data["about"]), str(data["answer"])
     yield from (("details", str(line)) for line in data["details"])
     yield from (("next", str(each["sentence"])) for each in data["next"])
+
+
+def _intake_rows(data: Mapping[str, Any]) -> Iterator[Row]:
+    intake = data["intake"]
+    jobs = f"{counted(intake['jobs'], 'job')} {'is' if intake['jobs'] == 1 else 'are'} not over"
+    if not intake["paused"]:
+        yield "jobs", f"more jobs are asked for; {jobs}"
+        return
+    open_ = f"; {counted(intake['requests'], 'request')} may still bring one" if intake["requests"] else ""
+    yield "jobs", f"no more jobs are asked for, even after a restart{open_}; {jobs}"
+    yield "next", "taskscaler pause --undo"
 
 
 def _reload_rows(data: Mapping[str, Any]) -> Iterator[Row]:

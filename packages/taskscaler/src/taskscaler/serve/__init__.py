@@ -15,26 +15,32 @@ How the parts lie on each other; each imports only from those below it:
     _peers      _notify     who asks, as the kernel has it; what the service manager learns
 """
 
+from taskscaler._errors import NoDaemon
 from taskscaler._open_files import allow_open_files
+from taskscaler.cli._ask import ask
 from taskscaler.cli._log import logging_on
 from taskscaler.serve._fleet_file import FleetFile, read_fleet_file
 from taskscaler.serve._listen import place_of
-from taskscaler.serve._owners import JobOwner, OwnedJob
+from taskscaler.serve._owners import Canary, Intake, JobOwner, OwnedJob
 from taskscaler.serve._peers import Peer
 from taskscaler.serve._run import run_daemon, say
 from taskscaler.serve._server import Server
 from taskscaler.serve._tcp import Entrance, Listen, addresses_of, listen_at, listening_on_tcp
 
 __all__ = [
+    "Canary",
     "Entrance",
     "FleetFile",
+    "Intake",
     "JobOwner",
     "Listen",
+    "NoDaemon",
     "OwnedJob",
     "Peer",
     "Server",
     "addresses_of",
     "allow_open_files",
+    "ask",
     "listen_at",
     "listening_on_tcp",
     "logging_on",

@@ -548,6 +548,17 @@ class Api:
         asked: bodies.Drain = call.body
         return {"drained": await self.fleet.drain(asked.timeout, delete=asked.delete)}
 
+    async def _pause(self, _: _Call) -> dict[str, object]:
+        await self.fleet.owners.pause()
+        return {"intake": to_plain(self.fleet.owners.intake)}
+
+    async def _unpause(self, _: _Call) -> dict[str, object]:
+        await self.fleet.owners.unpause()
+        return {"intake": to_plain(self.fleet.owners.intake)}
+
+    async def _canary(self, _: _Call) -> dict[str, object]:
+        return dict(to_plain(await self.fleet.owners.fly_canary()))
+
     async def _link(self, call: _Call) -> dict[str, object]:
         return self.fleet.link(changes=call.body.changes)
 

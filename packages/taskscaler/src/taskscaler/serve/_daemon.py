@@ -274,6 +274,7 @@ class Daemon:
             "version": version("taskscaler"),
             "since": iso(self._since),
             "state": "draining" if self._draining else "serving",
+            "deletes": self._draining and self.scaler.delete_instances_on_shutdown,
             "answer": explanation.answer,
             "capacity": asdict(explanation.capacity),
             "pools": {pool.name: pool.counts() for pool in explanation.pools},
@@ -284,6 +285,7 @@ class Daemon:
             "batches": len(self.batches.unfinished),
             "jobs": self.batches.jobs_running,
             "owners": self.owners.status(),
+            "intake": None if (intake := self.owners.intake) is None else asdict(intake),
         }
 
     def link(self, *, changes: bool) -> dict[str, object]:

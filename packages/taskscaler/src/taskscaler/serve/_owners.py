@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Protocol
 
 import anyio
+from attrs import frozen
 
 from fleeting import Clock
 from fleeting.plugins import one_line
@@ -69,6 +70,35 @@ class OwnedJob(Protocol):
         ...
 
 
+@frozen(kw_only=True)
+class Intake:
+    """How it stands with what somebody's jobs come from."""
+
+    jobs: int
+    """How many are not over."""
+
+    requests: int
+    """Requests for more that are under way: each may bring one."""
+
+    paused: bool
+    """Whether no more are asked for, until that is undone."""
+
+    answered: bool
+    """Whether everybody who is asked for jobs has answered since the asking began."""
+
+
+@frozen(kw_only=True)
+class Canary:
+    """What came of a job that was run to see whether jobs would run."""
+
+    passed: bool
+    says: str
+    """Where it ran and how long it took, or why it failed; one sentence without its end."""
+
+    log: tuple[str, ...] = ()
+    """The last lines of its log, if it failed."""
+
+
 class JobOwner(Protocol):
     """Somebody with jobs of their own."""
 
@@ -87,6 +117,34 @@ class JobOwner(Protocol):
 
     async def run(self) -> None:
         """Bring jobs and see them to their ends, until all are left after `leave`."""
+        ...
+
+    async def pause(self) -> None:
+        """Ask for no more jobs, and not after a restart either, until `unpause`; those that are there go on.
+
+        A request that is under way is waited for: it may bring a job. Nothing happens if it is paused.
+
+        Raises:
+            JournalError: That cannot be written down; nothing has changed.
+        """
+        ...
+
+    async def unpause(self) -> None:
+        """Ask for jobs again. Nothing happens if it is not paused. Raises as `pause`."""
+        ...
+
+    @property
+    def intake(self) -> Intake:
+        """How it stands with what its jobs come from."""
+        ...
+
+    async def fly_canary(self) -> Canary:
+        """Run a job of its own as all others run, paused or not.
+
+        Raises:
+            NoCapacity: It takes no more jobs, because the daemon is ending.
+            JournalError: There is no place for what the job needs here.
+        """
         ...
 
     def drain(self, *, for_good: bool = False) -> None:
@@ -164,6 +222,48 @@ class Owners:
         except Exception as error:
             log.exception("owner_failed")
             self._say(f"warning: no more jobs come from one of their owners: {one_line(str(error))}")
+
+    async def pause(self) -> None:
+        """See `JobOwner.pause`.
+
+        Raises:
+            DaemonRefused: There are none.
+        """
+        for owner in self._some("pause"):
+            await owner.pause()
+
+    async def unpause(self) -> None:
+        """See `JobOwner.unpause`; raises as `pause`."""
+        for owner in self._some("unpause"):
+            await owner.unpause()
+
+    @property
+    def intake(self) -> Intake | None:
+        """How it stands with all of them; None: there are none."""
+        if not self._owners:
+            return None
+        each = [owner.intake for owner in self._owners]
+        return Intake(
+            jobs=sum(one.jobs for one in each),
+            requests=sum(one.requests for one in each),
+            paused=all(one.paused for one in each),
+            answered=all(one.answered for one in each),
+        )
+
+    async def fly_canary(self) -> Canary:
+        """See `JobOwner.fly_canary`; the first that fails is the last. Raises as that and `pause`."""
+        flown: list[Canary] = []
+        for owner in self._some("try out"):
+            flown.append(await owner.fly_canary())
+            if not flown[-1].passed:
+                return flown[-1]
+        return Canary(passed=True, says="; ".join(each.says for each in flown))
+
+    def _some(self, what: str) -> Sequence[JobOwner]:
+        if not self._owners:
+            why = f"this daemon gets no jobs from elsewhere, so there is nothing to {what}"
+            raise DaemonRefused(f"{why}; `taskscaler-gitlab run` does", status=409)
+        return self._owners
 
     def drain(self, *, for_good: bool = False) -> None:
         """See `JobOwner.drain`."""

@@ -63,7 +63,7 @@ VERBS: Sequence[Verb] = (
         method="GET",
         path="/status",
         summary="Show the daemon and its fleet at a glance.",
-        answer="fleet, pid, version, since, state, answer, capacity, cost, clients, owners",
+        answer="fleet, pid, version, since, state, deletes, answer, capacity, cost, clients, owners, intake",
     ),
     Verb(
         name="capacity",
@@ -359,6 +359,34 @@ VERBS: Sequence[Verb] = (
             ("retain", "Do not delete an instance."),
             ("unretain", "Let an instance be deleted."),
         )
+    ),
+    Verb(
+        name="pause",
+        method="POST",
+        path="/pause",
+        summary="Ask for no more jobs from elsewhere, even after a restart; what is there goes on.",
+        answer="intake, as in `status`",
+        body=bodies.Nothing,
+        owner=True,
+    ),
+    Verb(
+        name="unpause",
+        method="POST",
+        path="/unpause",
+        summary="Ask for jobs from elsewhere again.",
+        answer="intake, as in `status`",
+        body=bodies.Nothing,
+        owner=True,
+    ),
+    Verb(
+        name="canary",
+        method="POST",
+        path="/canary",
+        summary="Run a job of the daemon's own as those from elsewhere run, while the connection is open.",
+        answer="passed; says: where it ran, or why it failed; log: its last lines, if it failed",
+        body=bodies.Nothing,
+        owner=True,
+        waits=True,
     ),
     Verb(
         name="drain",
