@@ -22,6 +22,7 @@ PUBLIC: Sequence[str] = (
     "taskscaler.report",
     "taskscaler.executors",
     "taskscaler.executors.artifacts",
+    "taskscaler.executors.directories",
     "taskscaler.executors.instance",
     "taskscaler.executors.runs",
     "taskscaler.observers",

@@ -18,9 +18,9 @@ from taskscaler.batch import Job
 from taskscaler.batch._addresses import Addresses
 from taskscaler.batch._log import JobLog
 from taskscaler.batch._outliving import Outliving
-from taskscaler.executors import JobOutcome, JobSpec, Reattaches, Verdict, _kept
+from taskscaler.executors import JobOutcome, JobSpec, Reattaches, Verdict
 from taskscaler.executors.instance import InstanceConfig, InstanceExecutor
-from taskscaler.executors.runs import Runs
+from taskscaler.executors.runs import Place, Runs
 from tests.fleeting.local_agents import DETACHED, POLL, Heard, dialled, is_there, opened, started, watched
 from tests.fleeting.sshd import Server, sshd
 from tests.fleeting.sshd import dialled as dialled_over_ssh
@@ -363,22 +363,23 @@ async def test_who_gets_a_slot_ends_what_was_left_in_it(bench: Bench) -> None:
 @pytest.mark.parametrize(
     ("name", "runs", "is_over"),
     [
-        (_kept.Place("m", "i-1", 0).name_of(NAME), True, True),
-        (_kept.Place("m", "i-1", 0).name_of(NAME), False, True),
-        (_kept.Place("m", "i-1", 1).name_of(NAME), True, False),
-        (_kept.Place("m", "i-2", 1).name_of(NAME), True, True),
-        (_kept.Place("m", "i-2", 0).name_of(NAME), False, False),
-        (_kept.Place("other", "i-1", 0).name_of(NAME), True, False),
-        (_kept.Place("", "i-1", 0).name_of(NAME), True, False),
+        (Place("m", "i-1", 0).name_of(NAME), True, True),
+        (Place("m", "i-1", 0).name_of(NAME), False, True),
+        (Place("m", "i-1", 1).name_of(NAME), True, False),
+        (Place("m", "i-2", 1).name_of(NAME), True, True),
+        (Place("m", "i-2", 0).name_of(NAME), False, False),
+        (Place("other", "i-1", 0).name_of(NAME), True, False),
+        (Place("", "i-1", 0).name_of(NAME), True, False),
+        (Place("m", "i-1", 0, "steps").name_of(NAME), True, False),
         ("somebody-elses", True, False),
     ],
 )
 def test_what_is_over_is_that_for_sure(name: str, runs: bool, is_over: bool) -> None:  # noqa: FBT001
     """In our slot, or on a machine that was another instance before; all else may be in use."""
-    place = _kept.Place("m", "i-1", 0)
+    place = Place("m", "i-1", 0)
     assert place.is_over(name, runs=runs, is_held=lambda _: False) is is_over
     assert not place.is_over(name, runs=runs, is_held=lambda batch: batch == BATCH)
-    assert not _kept.Place("", "i-1", 0).is_over(name, runs=runs, is_held=lambda _: False)
+    assert not Place("", "i-1", 0).is_over(name, runs=runs, is_held=lambda _: False)
 
 
 async def test_a_job_whose_records_are_gone_is_lost(bench: Bench) -> None:

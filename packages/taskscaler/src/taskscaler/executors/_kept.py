@@ -11,25 +11,21 @@ and what runs on this machine under the name of an instance that it no longer is
 """
 
 import os
-import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from hashlib import sha256
 from itertools import islice
 from pathlib import Path
 from typing import Final
 
 import anyio
-from attrs import define, evolve, field, frozen
+from attrs import define, evolve, field
 
 from fleeting import Completed, ConnectError, Connection, Unreachable
 from fleeting.connectors import RunsDetached, Sink, Source, StartsAttached
 from fleeting.errors import NameTaken
 from taskscaler.executors._posix import LAST_WORDS, PosixSlot, exports_of, together
-from taskscaler.executors._slot import MOST_LEFTOVERS, MOST_NAMES, NOBODY, SHORT, Wanted
-from taskscaler.executors.runs import batch_of, is_try
-
-_NAME: Final = re.compile(r"kept-(?P<slot>[0-9]+)-(?P<owner>[0-9a-z]+)-(?P<instance>[0-9a-f]+)-(?P<unit>.+)")
+from taskscaler.executors._slot import MOST_LEFTOVERS, MOST_NAMES, Wanted
+from taskscaler.executors.runs import Place
 
 _BEGAN: Final = b"began\n"
 _REFUSED: Final = b"refused "
@@ -56,39 +52,6 @@ unset OLDPWD
 [ "$2" = sh ] || exec "$1" </dev/null
 exec /bin/sh -e "$1" </dev/null
 """
-
-
-@frozen
-class Place:
-    """Where a manager's jobs are kept that outlive it."""
-
-    owner: str
-    """Short, of the manager; empty if it could not be claimed."""
-
-    instance: str
-    slot: int
-
-    def name_of(self, unit: str) -> str:
-        """Name the directory and the command of a try."""
-        return f"kept-{self.slot}-{self.owner or NOBODY}-{self._short}-{unit}"
-
-    def is_over(self, name: str, *, runs: bool, is_held: Callable[[str], bool]) -> bool:
-        """Whether what was kept under a name, and maybe runs here, is ours and needed no more for sure.
-
-        The slot is ours: whoever had it before has lost it. And a machine is one instance at a time; what does not run
-        may be another machine's that shares the directory. But two batches of a user may have a host in common, which
-        each calls as it likes: while a process works for one, nothing of that is over.
-        """
-        match = _NAME.fullmatch(name)
-        if match is None or not self.owner or match["owner"] != self.owner or not is_try(match["unit"]):
-            return False
-        if is_held(batch_of(match["unit"])):
-            return False
-        return runs if match["instance"] != self._short else int(match["slot"]) == self.slot
-
-    @property
-    def _short(self) -> str:
-        return sha256(self.instance.encode(errors="surrogateescape")).hexdigest()[:SHORT]
 
 
 @define

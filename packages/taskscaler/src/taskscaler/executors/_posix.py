@@ -29,12 +29,9 @@ from attrs import define, field
 from fleeting import Completed, ConnectError, Connection, Unreachable, Usage
 from fleeting.archives import BLOCK, Member, Packed, header
 from fleeting.connectors import REPORT_USAGE, Sink, read_usage
+from taskscaler.executors import directories
 from taskscaler.executors._slot import MOST_NAMES, Progress, Wanted
-
-# A job may leave directories that it took its own permissions from, hence the second try.
-_EMPTY: Final = """
-empty() { rm -rf -- "$1" "$1.script" 2>/dev/null || { chmod -R u+rwX -- "$1" && rm -rf -- "$1" "$1.script"; }; }
-"""
+from taskscaler.executors.directories import EMPTY
 
 # The arguments: base, name, owner, lines of environment, what follows them, what runs the script, who cleans up, and
 # with what.
@@ -113,31 +110,8 @@ report_usage "$_taskscaler_mark used "
 exit
 """
 
-_REMOVE: Final = f"""{_EMPTY}
-status=0
-for directory do
-    empty "$directory" || status=$?
-done
-exit $status
-"""
-
 _CLEAN_UP: Final = """
 CDPATH= cd -- "$1" && exec /bin/sh -e -c "$2" 2>&1
-"""
-
-# An empty IFS keeps names with spaces whole while their globs are still expanded.
-_COLLECT: Final = """
-CDPATH= cd -- "$1" || exit
-shift
-IFS=
-asked=$#
-for pattern do
-    for path in $pattern; do
-        if [ -e "$path" ] || [ -L "$path" ]; then set -- "$@" "./$path"; fi
-    done
-done
-shift "$asked"
-[ $# -eq 0 ] || exec tar -cf - "$@"
 """
 
 _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -179,7 +153,7 @@ class PosixSlot:
             "" if wanted.script.startswith("#!") else "sh",
             "keep" if wanted.is_kept else "remove",
         )
-        command = ("/bin/sh", "-c", _TRY, "sh", wanted.base, wanted.name, wanted.owner, *how, _RUN, _EMPTY)
+        command = ("/bin/sh", "-c", _TRY, "sh", wanted.base, wanted.name, wanted.owner, *how, _RUN, EMPTY)
         stdin = together(head, f"{wanted.name}.script", script, wanted.name, files) if files else head + script
         report = _Report(mark.encode(), self, progress)
         try:
@@ -210,11 +184,11 @@ class PosixSlot:
 
     async def download(self, patterns: Sequence[str], store: Sink) -> Completed:
         """See `Slot.download`."""
-        return await self.connection.run(("/bin/sh", "-c", _COLLECT, "sh", self.directory, *patterns), stdout=store)
+        return await directories.download(self.connection, self.directory, patterns, store)
 
     async def remove(self) -> Completed:
         """See `Slot.remove`."""
-        removed = await self._remove([self.directory])
+        removed = await directories.remove(self.connection, [self.directory])
         if removed.ok:
             self._note_removal()
         return removed
@@ -222,14 +196,11 @@ class PosixSlot:
     async def remove_leftovers(self) -> None:
         """See `Slot.remove_leftovers`."""
         if leftovers := self.wanted.leftovers(self._left):
-            await self._remove([f"{self.wanted.base}/{name}" for name in leftovers])
+            await directories.remove(self.connection, [f"{self.wanted.base}/{name}" for name in leftovers])
 
     def _note_removal(self) -> None:
         self.is_there = False
         self.wanted.runs.left_nothing(self.wanted.unit)
-
-    async def _remove(self, directories: Sequence[str]) -> Completed:
-        return await self.connection.run(("/bin/sh", "-c", _REMOVE, "sh", *directories))
 
 
 def exports_of(env: Mapping[str, str]) -> str:

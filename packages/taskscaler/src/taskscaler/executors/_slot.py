@@ -14,19 +14,13 @@ from attrs import field, frozen
 
 from fleeting import Completed, ConnectError, Usage
 from fleeting.connectors import Sink
-from taskscaler.executors.runs import Runs
+from taskscaler.executors.runs import NOBODY, SHORT, Runs
 
 MOST_LEFTOVERS = 20
 """Directories that one job removes after others, so that it does not wait long."""
 
 MOST_NAMES: Final = 10_000
 """Names of directories that are looked at: an instance may give any number of them."""
-
-SHORT: Final = 8
-"""Digits of a manager's id, so that paths stay short."""
-
-NOBODY: Final = "nobody"
-"""Stands where the manager's id would, if no manager could be claimed."""
 
 _NAME: Final = re.compile(r"slot-[0-9]+-(?P<owner>[0-9a-f]{8})-(?P<run>[0-9a-f]{12})-(?P<unit>[0-9a-f]{12})")
 

@@ -10,9 +10,8 @@ Beside its own environment and the job's, the script sees ``TASKSCALER_INSTANCE`
 
 import logging
 import math
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from functools import partial
 from pathlib import Path
 
 import anyio
@@ -24,20 +23,14 @@ from fleeting.archives import ArchiveRefused
 from fleeting.connectors import ReportsSystem, RunsDetached, Sink
 from fleeting.plugins import format_duration
 from taskscaler.executors import ExecutorPlugin, JobOutcome, JobSpec, Leased, Verdict, enter_phase, hookimpl
-from taskscaler.executors._kept import KeptSlot, Place
+from taskscaler.executors._kept import KeptSlot
 from taskscaler.executors._posix import PosixSlot
 from taskscaler.executors._slot import Slot, Wanted
 from taskscaler.executors._windows import WindowsSlot
-from taskscaler.executors.artifacts import take_in, without_artifacts
-from taskscaler.executors.runs import Runs, batch_of, check_try
+from taskscaler.executors.artifacts import fetch, without_artifacts
+from taskscaler.executors.runs import Place, Runs, batch_of, check_try
 
 log = logging.getLogger("taskscaler.instance")
-
-COLLECT_TIMEOUT = 600.0
-"""Seconds that bringing back the artifacts of one job may take."""
-
-TAR_OVERHEAD = 2**27
-"""Bytes that a tar archive may have beyond its contents: headers and padding of very many small files."""
 
 PREPARE_TIMEOUT = 600.0
 """Seconds after which a job counts as lost whose directory and script are not there: its instance hangs."""
@@ -277,7 +270,7 @@ class InstanceExecutor:
         if not job.artifacts:
             return outcome
         try:
-            missing = await _fetch(slot, job.artifacts, artifacts, limit=self._config.artifact_limit)
+            missing = await fetch(slot.download, job.artifacts, artifacts, limit=self._config.artifact_limit)
         except ArchiveRefused as error:
             return without_artifacts(outcome, error)
         return without_artifacts(outcome, missing)
@@ -376,31 +369,3 @@ def _timed_out(job: JobSpec) -> JobOutcome:
 
 def _is_windows(connection: Connection) -> bool:
     return isinstance(connection, ReportsSystem) and connection.os == "windows"
-
-
-async def _fetch(slot: Slot, patterns: Sequence[str], target: Path, *, limit: int) -> list[str]:
-    """Make *target* from what matches the patterns, whole or not at all, and name those that match nothing."""
-    async with anyio.TemporaryDirectory(dir=str(target.parent), prefix=f".{target.name}-") as temporary:
-        archive, contents = Path(temporary, "archive.tar"), Path(temporary, "contents")
-        await _download(slot, patterns, archive, limit=limit)
-        return await to_thread.run_sync(partial(take_in, archive, contents, target, patterns, limit=limit))
-
-
-async def _download(slot: Slot, patterns: Sequence[str], archive: Path, *, limit: int) -> None:
-    size = 0
-    async with await anyio.open_file(archive, "wb") as file:
-        with anyio.move_on_after(COLLECT_TIMEOUT) as scope:
-
-            async def store(chunk: bytes) -> None:
-                nonlocal size
-                size += len(chunk)
-                if size > limit + TAR_OVERHEAD:
-                    scope.cancel()
-                await file.write(chunk)
-
-            completed = await slot.download(patterns, store)
-    if scope.cancelled_caught:
-        took = format_duration(COLLECT_TIMEOUT)
-        raise ArchiveRefused(f"they far exceed artifact_limit, or took longer than {took}; leave fewer")
-    if not completed.ok:
-        raise ArchiveRefused(f"tar {completed.account}")

@@ -13,13 +13,14 @@ import fcntl
 import os
 import re
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from hashlib import sha256
 from pathlib import Path
 from threading import Lock
 from typing import Final
 
-from attrs import define, field
+from attrs import define, field, frozen
 
 from fleeting.plugins import make_private, open_private, state_home
 
@@ -62,6 +63,56 @@ def batch_of(name: str) -> str:
 
 def _new_id() -> str:
     return uuid.uuid4().hex[:_DIGITS]
+
+
+SHORT: Final = 8
+"""Digits of a manager's id in names, so that paths stay short."""
+
+NOBODY: Final = "nobody"
+"""Stands where the manager's id would, if no manager could be claimed."""
+
+_KEPT: Final = re.compile(
+    r"(?P<kind>[a-z]+)-(?P<slot>[0-9]+)-(?P<owner>[0-9a-z]+)-(?P<instance>[0-9a-f]+)-(?P<unit>.+)"
+)
+
+
+@frozen
+class Place:
+    """Where a manager's jobs are kept that outlive it: what they are called there, and which nobody needs any more."""
+
+    owner: str
+    """The first `SHORT` digits of `Runs.manager`; empty if it could not be claimed."""
+
+    instance: str
+    """The instance's id."""
+
+    slot: int
+    """The number of the lease's slot there."""
+
+    kind: str = "kept"
+    """How the names begin: small letters, the executor's own."""
+
+    def name_of(self, unit: str) -> str:
+        """Name what there is of a try."""
+        return f"{self.kind}-{self.slot}-{self.owner or NOBODY}-{self._short}-{unit}"
+
+    def is_over(self, name: str, *, runs: bool, is_held: Callable[[str], bool]) -> bool:
+        """Whether what was kept under a name, and maybe runs here, is ours and needed no more for sure.
+
+        The slot is ours: whoever had it before has lost it. And a machine is one instance at a time; what does not run
+        may be another machine's that shares the directory. But two batches of a user may have a host in common, which
+        each calls as it likes: while a process works for one, nothing of that is over.
+        """
+        match = _KEPT.fullmatch(name)
+        if match is None or match["kind"] != self.kind or not self.owner or match["owner"] != self.owner:
+            return False
+        if not is_try(match["unit"]) or is_held(batch_of(match["unit"])):
+            return False
+        return runs if match["instance"] != self._short else int(match["slot"]) == self.slot
+
+    @property
+    def _short(self) -> str:
+        return sha256(self.instance.encode(errors="surrogateescape")).hexdigest()[:SHORT]
 
 
 @define
