@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from gitlab_jobs import mint_routable
 from taskscaler_gitlab.cells._route import (
+    AT_ONCE,
     GRACE,
     PARTING,
     PATIENCE,
@@ -73,6 +74,43 @@ def test_a_cell_that_was_asked_for_what_there_is_now_is_heard_to_the_end() -> No
     assert asked.answered("1", 201, None, 30.0) == [Keep("1")]
 
 
+def test_a_request_that_is_not_to_be_held_ends_when_all_cells_have_answered() -> None:
+    """Whatever each has said; a service that keeps a slot for the answer would take a router that waits for slow."""
+    asked = Round(CELLS, AT_ONCE, may_hold=False)
+    assert asked.look(0.0) == [Ask("1", None)]
+    assert asked.answered("1", 204, "a", 0.1) == [Ask("2", None)]
+    assert asked.answered("2", 503, None, 0.2) == [Ask("3", None)]
+    assert asked.answered("3", 403, None, 0.3) == [Nothing()]
+    assert (asked.known, asked.late) == ({"1": "a", "2": ""}, [])
+    assert asked.wake is None
+
+
+def test_a_request_that_is_not_to_be_held_waits_for_a_slow_cell_but_not_for_ever() -> None:
+    """What that answers later is kept; nobody hangs up on it, since it may be handing out a job."""
+    asked = Round(("1", "2"), AT_ONCE, may_hold=False)
+    asked.look(0.0)
+    asked.look(PATIENCE)
+    assert asked.answered("2", 204, "b", PATIENCE) == []
+    assert asked.wake == AT_ONCE
+    assert asked.look(AT_ONCE) == [Nothing()]
+    assert asked.late == ["1"]
+    assert asked.wake is None
+    assert asked.answered("1", 201, "a", AT_ONCE + 60.0) == [Keep("1")]
+
+
+def test_a_request_that_is_not_to_be_held_waits_for_no_cell_that_is_away() -> None:
+    """Unless all are; it is known to the runner as before, who may have jobs of it once it is back."""
+    asked = Round(("2", "1"), AT_ONCE, {"1": "a"}, may_hold=False, away=("1",))
+    assert asked.look(0.0) == [Ask("2", None)]
+    assert asked.answered("2", 403, None, 0.1) == [Unavailable()]
+    assert asked.known == {"1": "a"}
+    asked = Round(("2", "1"), AT_ONCE, may_hold=False, away=("1", "2"))
+    assert asked.look(0.0) == [Ask("2", None)]
+    asked = Round(("2", "1"), DEADLINE, away=("1",))
+    asked.look(0.0)
+    assert asked.answered("2", 204, "b", 0.1) == [Ask("1", None)]
+
+
 def test_a_runner_is_refused_only_if_no_cell_knows_it() -> None:
     """Three refusals silence a runner for an hour; a cell that cannot be asked may know it."""
     asked = Round(CELLS, DEADLINE)
@@ -115,10 +153,11 @@ def test_at_the_end_what_is_on_its_way_may_still_come() -> None:
 class World:
     """Cells that answer, and what the router has made of it."""
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, count: int, *, may_hold: bool = True, away: int = 0) -> None:
         """Begin a round."""
-        self.now = 0.0
-        self.round = Round([str(each) for each in range(count)], DEADLINE)
+        self.now, names = 0.0, [str(each) for each in range(count)]
+        deadline = DEADLINE if may_hold else AT_ONCE
+        self.round = Round(names, deadline, may_hold=may_hold, away=names[count - away :])
         self.open: set[str] = set()
         self.hung_up: set[str] = set()
         self.jobs: Counter[str] = Counter()
@@ -126,6 +165,7 @@ class World:
         self.ends: list[Action] = []
         self.is_abandoned = False
         self.refused: set[str] = set()
+        self.asked: set[str] = set()
         self.do(self.round.look(0.0))
 
     def do(self, actions: Sequence[Action]) -> None:
@@ -137,7 +177,9 @@ class World:
                     assert not self.ends, "nobody is asked when the runner has its answer"
                     assert not self.is_abandoned
                     assert cell not in self.refused, "a cell that does not know the runner is not asked again"
+                    assert self.round.may_hold or cell not in self.asked, "else a cell is asked once"
                     self.open.add(cell)
+                    self.asked.add(cell)
                 case HangUp(cell):
                     assert cell in self.open
                     assert cell not in self.hung_up
@@ -169,10 +211,16 @@ class World:
         self.do(self.round.look(until))
 
 
-@given(data=st.data(), count=st.integers(1, 4))
-def test_whatever_cells_answer_a_runner_has_one_answer_in_time_and_no_job_is_lost(data: Any, count: int) -> None:  # noqa: ANN401  (hypothesis has no name for it)
-    """In any order, late, twice with a job, never; also if the runner hangs up."""
-    world = World(count)
+@given(data=st.data(), count=st.integers(1, 4), may_hold=st.booleans(), away=st.integers(0, 4))
+def test_whatever_cells_answer_a_runner_has_one_answer_in_time_and_no_job_is_lost(
+    data: Any,  # noqa: ANN401  (hypothesis has no name for it)
+    count: int,
+    *,
+    may_hold: bool,
+    away: int,
+) -> None:
+    """In any order, late, twice with a job, never; also if the runner hangs up, or is not to be held."""
+    world = World(count, may_hold=may_hold, away=min(away, count))
     moves = data.draw(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 40)), max_size=40))
     for kind, size in moves:
         if kind == 0:
@@ -193,7 +241,7 @@ def test_whatever_cells_answer_a_runner_has_one_answer_in_time_and_no_job_is_los
     if world.is_abandoned:
         assert not world.ends
         return
-    world.wait(max(0.0, DEADLINE + PARTING - world.now))
+    world.wait(max(0.0, (DEADLINE + PARTING if may_hold else AT_ONCE) - world.now))
     assert len(world.ends) == 1
     if isinstance(world.ends[0], Refuse):
         assert not world.round.known

@@ -34,6 +34,14 @@ async def run(client: GitLabClient, token: str, *, ticket: str | None = None, lo
     return asked.job.id
 
 
+async def ticket_of(client: GitLabClient, token: str) -> str:
+    """Be a runner that has asked for the first time, for which there was nothing: with its ticket, it is held."""
+    asked = await client.ask(token, info=ABOUT)
+    assert (asked.polled.status, asked.job) == (204, None)
+    assert asked.polled.ticket
+    return asked.polled.ticket
+
+
 async def test_a_token_that_names_its_cell_gets_there_alone(tmp_path: Path) -> None:
     """Verified, asked, run, reported: the other cell hears nothing."""
     async with cells(tmp_path) as at:
@@ -87,11 +95,12 @@ async def test_a_held_request_is_answered_by_whichever_cell_has_a_job(tmp_path: 
     """All hold it at once."""
     async with cells(tmp_path) as at, at.routed() as serving, GitLabClient(serving.urls[0]) as client:
         at.add_everywhere("glrt-everywhere")
+        ticket = await ticket_of(client, "glrt-everywhere")
         for chosen in ("1", "2"):
             numbers: list[int] = []
 
             async def ask(to: list[int]) -> None:
-                to.append(await run(client, "glrt-everywhere"))
+                to.append(await run(client, "glrt-everywhere", ticket=ticket))
 
             with anyio.fail_after(PATIENCE):
                 async with anyio.create_task_group() as tasks:
@@ -105,16 +114,28 @@ async def test_a_held_request_is_answered_by_whichever_cell_has_a_job(tmp_path: 
                 await anyio.sleep(0.01)
 
 
+async def test_who_has_seen_nothing_yet_is_answered_at_once(tmp_path: Path) -> None:
+    """As by GitLab: who asks so, wants to know whether there is a job now, and may have a slot reserved for it."""
+    async with cells(tmp_path) as at, at.routed() as serving, GitLabClient(serving.urls[0]) as client:
+        at.add_everywhere("glrt-everywhere")
+        for _ in range(3):
+            assert await ticket_of(client, "glrt-everywhere")
+        assert at.calls("request") == [3, 3]
+        number = at.gitlabs["2"].enqueue(a_job())
+        assert await run(client, "glrt-everywhere") == number
+
+
 @pytest.mark.parametrize("two_phase", [True, False])
 async def test_jobs_that_two_cells_hand_out_in_the_same_instant(tmp_path: Path, *, two_phase: bool) -> None:
     """One is given, the other kept for the runner's next request: none is lost, none is given twice."""
     about = {**ABOUT, "features": {**ABOUT["features"], "two_phase_job_commit": two_phase}}
     async with cells(tmp_path) as at, at.routed() as serving, GitLabClient(serving.urls[0]) as client:
         at.add_everywhere("glrt-everywhere")
+        ticket = await ticket_of(client, "glrt-everywhere")
         got: list[str] = []
 
         async def ask() -> None:
-            asked = await client.ask("glrt-everywhere", info=about)
+            asked = await client.ask("glrt-everywhere", info=about, ticket=ticket)
             assert asked.job
             got.append(asked.job.token)
 
@@ -337,10 +358,11 @@ async def test_a_router_that_ends_answers_those_who_wait(tmp_path: Path) -> None
             body = {"token": token, "info": {}, "last_update": ticket}
             answers.append(await http.post(f"{serving.urls[0]}/api/v4/jobs/request", json=body))
 
-        ticket = (await http.post(f"{serving.urls[0]}/api/v4/jobs/request", json={"token": token_of(1)})).headers
+        tokens = ("glrt-everywhere", token_of(1))
+        first = [await http.post(f"{serving.urls[0]}/api/v4/jobs/request", json={"token": each}) for each in tokens]
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(ask, "glrt-everywhere", "")
-            tasks.start_soon(ask, token_of(1), ticket["X-GitLab-Last-Update"])
+            for token, asked in zip(tokens, first, strict=True):
+                tasks.start_soon(ask, token, asked.headers["X-GitLab-Last-Update"])
             while [each.held for each in at.gitlabs.values()] != [2, 1]:  # noqa: ASYNC110  (nobody says)
                 await anyio.sleep(0.01)
             await serving.stop(PATIENCE)

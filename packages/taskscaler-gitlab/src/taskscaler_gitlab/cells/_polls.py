@@ -18,6 +18,7 @@ from taskscaler_gitlab.cells._headers import TICKET
 from taskscaler_gitlab.cells._held import Answer, CellAway, Held
 from taskscaler_gitlab.cells._kept import KEPT, SIGN, Kept, KeptJob, Owed
 from taskscaler_gitlab.cells._route import (
+    AT_ONCE,
     Action,
     Ask,
     Give,
@@ -161,13 +162,17 @@ class Polls:
         self._remember(cell.name, answer)
         return Polled(answer=answer, cell=cell.name, known={cell.name: answer.headers.get(TICKET, ticket)})
 
-    async def at_several(self, poll: Poll, names: Sequence[str], tickets: Mapping[str, str]) -> Polled:
-        """Ask several cells, and answer with the first job, or that there is none."""
+    async def at_several(
+        self, poll: Poll, names: Sequence[str], tickets: Mapping[str, str], *, may_hold: bool
+    ) -> Polled:
+        """Ask several cells, and answer with the first job, or that there is none; at once, unless it may be held."""
         if self._closing.is_set():
             return Polled(answer=NOTHING)
         self._turns += 1
-        order = in_order(names, self._turns, [each for each in names if self.cells[each].is_away])
-        live = _Live(Round(order, anyio.current_time() + self.hold, tickets))
+        away = [each for each in names if self.cells[each].is_away]
+        deadline = anyio.current_time() + (self.hold if may_hold else AT_ONCE)
+        order = in_order(names, self._turns, away)
+        live = _Live(Round(order, deadline, tickets, may_hold=may_hold, away=away))
         self._rounds[id(live)] = live
         poll.line.on_gone(live.wake)
         try:
@@ -250,11 +255,17 @@ class Polls:
                 case Keep(cell):
                     self._tasks.start_soon(self._keep_if_job, poll, cell, live.answers[cell])
                 case Nothing():
+                    self._note_late(live)
                     live.polled = self._polled(live, NOTHING)
                 case Refuse():
                     live.polled = Polled(answer=REFUSED, known={})
                 case Unavailable():
+                    self._note_late(live)
                     live.polled = Polled(answer=AWAY)
+
+    def _note_late(self, live: "_Live") -> None:
+        for each in live.round.late:
+            self.cells[each].note(answers=False)
 
     async def _part(self, poll: Poll, live: "_Live") -> None:
         """Hang up on the others, after a moment."""

@@ -160,15 +160,17 @@ class Router:
         if remembered is not None and 0 <= now - remembered.surveyed_at < SURVEY:
             names = [each for each in remembered.cells if each in all_cells]
             if names:
-                polled = await self._at(poll, names, seen)
+                polled = await self._at(poll, names, ticket)
                 if polled.answer.status not in _UNKNOWN:
                     return polled, remembered.surveyed_at
-        return await self._at(poll, all_cells, seen), now
+        return await self._at(poll, all_cells, ticket), now
 
-    async def _at(self, poll: Poll, names: Sequence[str], seen: Mapping[str, str]) -> Polled:
+    async def _at(self, poll: Poll, names: Sequence[str], ticket: Ticket | None) -> Polled:
+        """Ask these cells. As GitLab does, we hold the request of who says what it has seen, and no other."""
+        seen = {} if ticket is None else ticket.cells
         if len(names) == 1:
             return await self.polls.at_one(poll, self.cells[names[0]], seen.get(names[0], ""))
-        return await self.polls.at_several(poll, names, seen)
+        return await self.polls.at_several(poll, names, seen, may_hold=ticket is not None)
 
     # --- calls of runners -----------------------------------------------------------------------------------------
 

@@ -28,6 +28,9 @@ AWAY = 5.0
 PARTING = 2.0
 """Seconds in which answers may still come from cells that were hung up on."""
 
+AT_ONCE = 5.0
+"""Seconds in which the cells may answer a request that is not to be held. A job that comes later is kept."""
+
 GRACE = 1.0
 """Seconds in which other cells may answer after one that has given a job: one whose answer is not on the wire yet when
 it is hung up on may drop it, and the job with it."""
@@ -192,8 +195,9 @@ class Round:
     """One request of a runner, and what becomes of it at several cells.
 
     All cells are asked for a job in turn, each once the one before has answered or `PATIENCE` has passed, so that two
-    do not hand out a job each to a runner that wants one. Once none has any, all of them hold a request at once. A job
-    that comes from a second cell even so is kept for the runner's next request.
+    do not hand out a job each to a runner that wants one. Once none has any, all of them hold a request at once; or, if
+    the runner's request is not to be held, it is answered that there is none. A job that comes from a second cell even
+    so, or too late, is kept for the runner's next request.
 
     Each method takes the time and returns what is to be done, in this order.
     """
@@ -207,6 +211,12 @@ class Round:
     tickets: Mapping[str, str] = field(factory=dict)
     """What is known already of what the runner has seen."""
 
+    may_hold: bool = field(default=True, kw_only=True)
+    """Whether the request may be held while no cell has a job; else no cell is asked twice."""
+
+    away: Collection[str] = field(default=(), kw_only=True)
+    """The cells that did not answer a moment ago: who is not to be held waits for none of them, unless all are."""
+
     is_answered: bool = field(default=False, init=False)
     _cells: dict[str, _Cell] = field(init=False)
     _closed_at: float | None = field(default=None, init=False)
@@ -216,7 +226,11 @@ class Round:
 
     def __attrs_post_init__(self) -> None:
         """Begin with nobody asked."""
-        self._cells = {each: _Cell(ticket=self.tickets.get(each, "")) for each in self.order}
+        asked = [each for each in self.order if self.may_hold or each not in self.away] or self.order
+        self._cells = {
+            each: _Cell(_Standing.TURN if each in asked else _Standing.REST, self.tickets.get(each, ""))
+            for each in self.order
+        }
 
     @property
     def known(self) -> dict[str, str]:
@@ -227,6 +241,11 @@ class Round:
     def open(self) -> Sequence[str]:
         """The cells that have been asked and have not answered."""
         return [name for name, each in self._cells.items() if each.standing is _Standing.OPEN]
+
+    @property
+    def late(self) -> Sequence[str]:
+        """The cells that have had their time, if the round is over."""
+        return [] if self.may_hold else self.open
 
     @property
     def wake(self) -> float | None:
@@ -246,7 +265,7 @@ class Round:
             is_due = self._given_at is not None and now >= self._given_at + GRACE
             return self._hang_up(only_held=True) if is_due else []  # the others answer by themselves
         if self._closed_at is None and now >= self.deadline:
-            return self._close(now)
+            return self._close(now) if self.may_hold else self._end()
         if self._closed_at is not None:
             return self._end() if now >= self._closed_at + PARTING or not self.open else []
         return self._next(now)
@@ -298,6 +317,8 @@ class Round:
         for name, each in self._cells.items():
             if each.standing is _Standing.TURN:
                 return [self._ask(name, each, now, None)]
+        if not self.may_hold:
+            return [] if self.open else self._end()
         due = [(name, each) for name, each in self._cells.items() if each.standing is _Standing.REST]
         return [self._ask(name, each, now, each.ticket or None) for name, each in due if each.until <= now]
 

@@ -88,7 +88,7 @@ class RouterSettings:
     """Where it keeps its key; by default in the user's own directory for such things."""
 
     hold: Duration = 50.0
-    """How long a request for a job is held while no cell has one."""
+    """How long a request for a job is held while no cell has one, if it says what the runner has seen."""
 
     shutdown_timeout: Duration = 30.0
     """How long what is under way may take after the first signal."""
