@@ -18,7 +18,7 @@ from taskscaler.serve._batch_files import BatchFiles, Ticket
 from taskscaler.serve._listen import listening
 from taskscaler.serve._peers import Peer
 from taskscaler.serve._server import MOST_CONNECTIONS, Server, connections_of
-from taskscaler.serve._shares import has_room
+from taskscaler.serve._shares import has_room, network_of
 from tests.taskscaler.calling import MEMBER, OWNER, STRANGER, called
 from tests.taskscaler.test_serve_batches import Obedient, submit
 
@@ -52,6 +52,21 @@ class Comers:
 def test_connections_leave_files_to_open(open_files: int, listeners: int, most: int) -> None:
     """Whoever takes all connections keeps the daemon from no log and no journal, however few files it may open."""
     assert connections_of(open_files, listeners) == most
+
+
+@pytest.mark.parametrize(
+    ("address", "client"),
+    [
+        ("192.0.2.7", "192.0.2.7"),
+        ("::ffff:192.0.2.7", "192.0.2.7"),
+        ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64"),
+        ("fe80::1%eth0", "fe80::/64"),
+        ("::1", "::/64"),
+    ],
+)
+def test_who_may_choose_among_many_addresses_is_one_client(address: str, client: str) -> None:
+    """Else a bound for each address would be none, with IPv6."""
+    assert network_of(address) == client
 
 
 async def test_members_leave_connections_to_each_other_and_to_us(tmp_path: Path) -> None:

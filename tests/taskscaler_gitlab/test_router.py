@@ -2,6 +2,7 @@
 
 import json
 import ssl
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import anyio
@@ -14,6 +15,7 @@ from gitlab_jobs import Artifact, ArtifactsFile, Dependency, Outcome, Refused
 from gitlab_jobs.client import GitLabClient, reporting
 from gitlab_jobs.coordinator import Reply
 from gitlab_jobs.testing import Fault, State
+from taskscaler_gitlab.cells import _route
 from taskscaler_gitlab.cells._proxy import MOST_SAID
 from tests.taskscaler_gitlab.routers import ABOUT, a_job, cells, token_of
 
@@ -126,8 +128,11 @@ async def test_who_has_seen_nothing_yet_is_answered_at_once(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("two_phase", [True, False])
-async def test_jobs_that_two_cells_hand_out_in_the_same_instant(tmp_path: Path, *, two_phase: bool) -> None:
+async def test_jobs_that_two_cells_hand_out_in_the_same_instant(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, two_phase: bool
+) -> None:
     """One is given, the other kept for the runner's next request: none is lost, none is given twice."""
+    monkeypatch.setattr(_route, "GRACE", PATIENCE)  # the second cell may be that late here, on a busy machine
     about = {**ABOUT, "features": {**ABOUT["features"], "two_phase_job_commit": two_phase}}
     async with cells(tmp_path) as at, at.routed() as serving, GitLabClient(serving.urls[0]) as client:
         at.add_everywhere("glrt-everywhere")
@@ -345,6 +350,28 @@ async def test_what_a_runner_says_is_bounded_whoever_it_is(tmp_path: Path, path:
         found = await http.post(f"{serving.urls[0]}/api/v4/{path}", json=said)
         assert found.status_code == 413
         assert not any(each.calls for each in at.gitlabs.values())
+
+
+async def test_one_address_takes_no_more_than_its_share_of_connections(tmp_path: Path) -> None:
+    """It is answered so, as GitLab would; others come in, and so does this one once it has hung up."""
+    async with cells(tmp_path, count=1) as at, httpx.AsyncClient() as http, AsyncExitStack() as stack:
+        at.settings = evolve(at.settings, connections_per_client=2)
+        serving = await stack.enter_async_context(at.routed())
+        url = f"{serving.urls[0]}/api/v4/projects"
+        elsewhere = httpx.AsyncHTTPTransport(local_address="127.0.0.2")
+        other = await stack.enter_async_context(httpx.AsyncClient(transport=elsewhere))
+        port = int(serving.urls[0].rpartition(":")[2])
+        taken = [await anyio.connect_tcp("127.0.0.1", port) for _ in range(2)]
+        refused = await http.get(url)
+        assert (refused.status_code, refused.headers["Retry-After"]) == (429, "5")
+        said = "429 Too Many Requests - 127.0.0.1 has 2 connections, as many as one client may; wait"
+        assert refused.json() == {"message": said}
+        assert (await other.get(url)).status_code == 404
+        for each in taken:
+            await each.aclose()
+        with anyio.fail_after(PATIENCE):
+            while (await http.get(url)).status_code != 404:  # noqa: ASYNC110  (nobody says)
+                await anyio.sleep(0.01)
 
 
 async def test_a_router_that_ends_answers_those_who_wait(tmp_path: Path) -> None:

@@ -1,8 +1,10 @@
 """A router in this process, until it is stopped."""
 
+import json
 import signal
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from http import HTTPStatus
 from pathlib import Path
 
 import anyio
@@ -23,17 +25,27 @@ from taskscaler_gitlab.cells._settings import RouterFile, RouterSettings
 from taskscaler_gitlab.cells._tickets import Tickets, key_in
 
 MOST_CONNECTIONS = 16_384
-"""At a time, on each address: each runner that asks for jobs holds one."""
+"""At a time: each runner that asks for jobs holds one."""
+
+RETRY = 5
+"""Seconds after which who was not let in is asked to come again."""
 
 _LOOK = 0.05
 
 
-def connections_of(open_files: int, addresses: int) -> int:
-    """Say how many connections each address may have, of the files that may be open: each needs one to a cell, too.
+def connections_of(open_files: int) -> int:
+    """Say how many connections there may be, of the files that may be open: each needs one to a cell, too.
 
     A quarter is left for what is kept on the disk, and for requests that several cells hold.
     """
-    return max(1, min(MOST_CONNECTIONS, open_files * 3 // 4 // (2 * addresses)))
+    return max(1, min(MOST_CONNECTIONS, open_files * 3 // 4 // 2))
+
+
+def refusal(status: int, why: str) -> bytes:
+    """Write what runners are answered who are not let in, as GitLab writes it."""
+    body = json.dumps({"message": f"{status} {HTTPStatus(status).phrase} - {why}"}).encode()
+    head = f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\nConnection: close\r\nContent-Type: application/json\r\n"
+    return f"{head}Retry-After: {RETRY}\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
 
 
 @define(eq=False)
@@ -79,8 +91,9 @@ async def routing(file: RouterFile, directory: Path, *, open_files: int = 1 << 1
     ):
         polls = Polls(cells, Kept(directory / "kept"), jobs, file.router.hold, tasks)
         router = Router(cells, tickets, polls, jobs, Memory(MOST_REMEMBERED), registered_with(file, directory))
-        most = connections_of(open_files, len(listeners))
-        server = Server(router, most=most, admit=entrance.admit)
+        most = connections_of(open_files)
+        most_of_one = file.router.connections_per_client or max(1, most // 2)
+        server = Server(router, most=most, admit=entrance.admit, most_per_client=most_of_one, refusal=refusal)
         tasks.start_soon(polls.look_after_kept)
         for listener in listeners:
             tasks.start_soon(server.serve, listener)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import httpx
 from attrs import Attribute, evolve, field, frozen
+from attrs.validators import ge
 
 from fleeting import Duration
 from fleeting.config import file_error, quoted, read_toml
@@ -89,6 +90,9 @@ class RouterSettings:
 
     hold: Duration = 50.0
     """How long a request for a job is held while no cell has one, if it says what the runner has seen."""
+
+    connections_per_client: int = field(default=0, validator=ge(0))
+    """Connections that one address may have at a time, or one IPv6 network of 64 bits; 0: half of all."""
 
     shutdown_timeout: Duration = 30.0
     """How long what is under way may take after the first signal."""

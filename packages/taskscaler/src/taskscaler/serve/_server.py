@@ -9,8 +9,8 @@ import errno
 import json
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from socket import AF_UNSPEC
 from typing import Any, cast
 
@@ -30,7 +30,7 @@ from fleeting.runtime import PulledStream, accept
 from taskscaler._errors import DaemonRefused
 from taskscaler._wire import error_as_data
 from taskscaler.serve._peers import Peer, peer_of
-from taskscaler.serve._shares import has_room
+from taskscaler.serve._shares import has_room, network_of
 
 MOST_CONNECTIONS = 8192
 """At a time: each client has one that stays open, and one for each slot that it waits for."""
@@ -78,7 +78,10 @@ def connections_of(open_files: int, listeners: int) -> int:
     return max(1, min(MOST_CONNECTIONS, open_files * 3 // 4 // listeners))
 
 
-_FULL = written(503, "too many connections; wait")
+_FULL = (503, "too many connections; wait")
+
+SAID = 60.0
+"""Seconds between two lines of the log about addresses that have too many connections."""
 
 log = logging.getLogger("taskscaler.serve")
 
@@ -186,6 +189,15 @@ class _Connection(TCPServer):
             await super().protocol_send(event)
 
 
+def client_of(stream: ByteStream) -> str:
+    """Say which client has connected over TCP; all addresses of one network are one, if those are its own to choose.
+
+    Raises:
+        OSError: It has gone.
+    """
+    return network_of(str(stream.extra(SocketAttribute.raw_socket).getpeername()[0]))
+
+
 async def hear_out(stream: ByteStream) -> None:
     """Read what is still sent: who is hung up on meanwhile may never read the answer."""
     while True:
@@ -217,8 +229,20 @@ class Server:
     oldest_gives_way: bool = False
     """Whether the oldest connection is closed for one too many, whosever they are, and not the new one refused."""
 
+    most_per_client: int | None = None
+    """Connections of these that one client may have, as `client_of` tells them apart; None: all of them."""
+
+    refusal: Callable[[int, str], bytes] = written
+    """Writes the answer to a connection too many, of a status and a reason."""
+
     _users: Counter[int] = field(factory=Counter, init=False)
     """How many connections each user has."""
+
+    _clients: Counter[str] = field(factory=Counter, init=False)
+    """How many connections each client has, if that is bounded."""
+
+    _said_at: float = field(default=-SAID, init=False)
+    """When a client was last named in the log that had too many."""
 
     _refused: int = field(default=0, init=False)
     """How many connections too many are being told so."""
@@ -276,11 +300,16 @@ class Server:
         if self.oldest_gives_way and len(self._open) >= self.most:
             self._open.pop(next(iter(self._open))).cancel()
         try:
-            if len(self._open) < self.most:
-                with anyio.CancelScope() as self._open[stream]:
-                    await self._talk(stream)
+            client = "" if self.most_per_client is None else client_of(stream)
+            if len(self._open) >= self.most:
+                await self._refuse(stream, _FULL)
+            elif self.most_per_client is not None and self._clients[client] >= self.most_per_client:
+                self._say_too_many(client)
+                why = f"{client} has {self.most_per_client} connections, as many as one client may; wait"
+                await self._refuse(stream, (429, why))
             else:
-                await self._refuse(stream)
+                with self._counted(client), anyio.CancelScope() as self._open[stream]:
+                    await self._talk(stream)
         except Exception as error:
             log.debug("connection_failed", exc_info=error)
         finally:
@@ -289,7 +318,21 @@ class Server:
             with anyio.CancelScope(shield=True):
                 await anyio.aclose_forcefully(stream)
 
-    async def _refuse(self, stream: ByteStream, admitted: ByteStream | None = None) -> None:
+    @contextmanager
+    def _counted(self, client: str) -> Iterator[None]:
+        self._clients[client] += 1
+        try:
+            yield
+        finally:
+            self._clients[client] -= 1
+            self._clients += Counter()  # who has none is not counted
+
+    def _say_too_many(self, client: str) -> None:
+        if (now := anyio.current_time()) >= self._said_at + SAID:
+            self._said_at = now
+            log.warning("client_has_too_many", extra={"client": client, "connections": self._clients[client]})
+
+    async def _refuse(self, stream: ByteStream, why: tuple[int, str], admitted: ByteStream | None = None) -> None:
         """Say that there are too many; closed with something unread, the connection would lose the answer."""
         if self._refused >= MOST_REFUSED:
             return
@@ -297,7 +340,7 @@ class Server:
         try:
             with anyio.move_on_after(HEARING):
                 admitted = admitted or (await self.admit(stream))[0]
-                await _Patient(admitted).send(_FULL)
+                await _Patient(admitted).send(self.refusal(*why))
                 with suppress(NotImplementedError):  # TLS has no such thing
                     await admitted.send_eof()
                 await hear_out(admitted)
@@ -308,7 +351,7 @@ class Server:
         admitted, peer = await self.admit(stream)
         if not (self.oldest_gives_way or has_room(self.most, self._users, peer)):
             self._open.pop(stream)  # it is in nobody's way while it hears why
-            await self._refuse(stream, admitted)
+            await self._refuse(stream, _FULL, admitted)
             return
         self._users[peer.uid] += 1
         try:
