@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gitlab_jobs import Hints, mint_routable, read_token, shorten
+from gitlab_jobs._tokens import _claims
 
 NUMBERS = st.integers(0, 2**63 - 1)
 
@@ -142,6 +143,17 @@ def test_a_payload_that_is_no_list_of_numbers_gives_no_hint(payload: bytes) -> N
     length = divmod(len(body), 36)
     digits = "".join("0123456789abcdefghijklmnopqrstuvwxyz"[each] for each in length)
     assert read_token(sealed(f"glrt-{body}.01.{digits}")) == Hints()
+
+
+_JWT = re.compile(r"(?:[\w-]*-)?glcbt-[\w-]+\.(?P<claims>[\w-]+)\.[\w-]+", re.ASCII)
+"""What a job's token looks like, in one expression; it takes the square of a token's length to find that out."""
+
+
+@given(st.lists(st.sampled_from(["glcbt-", "glcbt", "-", ".", "a", "a.b.c", "ä", "\n"]), max_size=8).map("".join))
+def test_a_jobs_token_is_known_by_its_form(token: str) -> None:
+    """Whatever stands before it, and however often it says what it is."""
+    found = _JWT.fullmatch(token)
+    assert _claims(token) == (found and found["claims"])
 
 
 @pytest.mark.parametrize("piece", ["-", ".", "glcbt-", "a-t1_", ".01.", "A", "glrt-t2_"])

@@ -29,7 +29,9 @@ _ROUTABLE = re.compile(r"(?P<signed>(?P<body>[!-~]*)\.01\.(?P<length>[0-9a-z]{2}
 _BODY = re.compile(r"[A-Za-z0-9_-]+")
 _LINE = re.compile(r"(?P<key>[a-z]):(?P<number>[0-9a-z]{1,13})")
 _PREFIX = re.compile(r"glrt-(?:t[0-9]_)?|t[0-9]_|glrtr-|glcbt-|GR[0-9]{7}")
-_JWT = re.compile(r"(?:[\w-]*-)?glcbt-[\w-]+\.(?P<claims>[\w-]+)\.[\w-]+", re.ASCII)
+_PART = re.compile(r"[\w-]+", re.ASCII)
+_PARTS = 3
+_JOBS = "-glcbt-"
 _KEYS = {"c": "cell", "g": "group", "o": "organization", "p": "project", "u": "user", "t": "type"}
 
 
@@ -69,11 +71,23 @@ def read_token(token: str) -> Hints:
     """What a token says of itself; without hints if it is of another kind, or damaged."""
     if len(token) > LONGEST:
         return Hints()
-    if found := _JWT.fullmatch(token):
-        return _of_claims(found["claims"])
+    if (claims := _claims(token)) is not None:
+        return _of_claims(claims)
     if found := _ROUTABLE.fullmatch(token):
         return _of_routable(found)
     return Hints()
+
+
+def _claims(token: str) -> str | None:
+    """The claims of a job's token, which is a JWT behind ``glcbt-``, and that behind a prefix or none; else None.
+
+    By one expression, four kilobytes of ``glcbt-`` cost as many tries as they have pairs of them.
+    """
+    head, *rest = token.split(".", _PARTS)
+    if len(rest) != _PARTS - 1 or not all(_PART.fullmatch(each) for each in (head, *rest)):
+        return None
+    begins = f"-{head}".find(_JOBS)
+    return rest[0] if 0 <= begins <= len(head) - len(_JOBS) else None
 
 
 def mint_routable(prefix: str, routing: Mapping[str, int], random: bytes) -> str:
