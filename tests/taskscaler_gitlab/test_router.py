@@ -4,6 +4,7 @@ import json
 import ssl
 from contextlib import AsyncExitStack
 from pathlib import Path
+from typing import Any
 
 import anyio
 import httpx
@@ -15,8 +16,8 @@ from gitlab_jobs import Artifact, ArtifactsFile, Dependency, Outcome, Refused
 from gitlab_jobs.client import GitLabClient, reporting
 from gitlab_jobs.coordinator import Reply
 from gitlab_jobs.testing import Fault, State
-from taskscaler_gitlab.cells import _route
-from taskscaler_gitlab.cells._proxy import MOST_SAID
+from taskscaler_gitlab.cells import _held, _route
+from taskscaler_gitlab.cells._proxy import MAX_ANSWER, MOST_SAID
 from tests.taskscaler_gitlab.routers import ABOUT, a_job, cells, token_of
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]
@@ -255,6 +256,33 @@ async def test_what_a_cell_answers_comes_back(tmp_path: Path) -> None:
         assert (await http.post(f"{url}/jobs/request", json={"token": token})).status_code == 409
 
 
+async def test_a_cell_that_says_too_much_is_at_fault(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """And not the runner, which asks again; the log says which cell it is. A job may be longer than other answers."""
+    monkeypatch.setattr(_held, "MOST_ANSWER", MAX_ANSWER + 100_000)
+    long, longer = ({"message": "x" * (MAX_ANSWER + more)} for more in (0, 100_000))
+    async with cells(tmp_path, count=1) as at, httpx.AsyncClient() as http, at.routed() as serving:
+        calls = {
+            "request": ("POST", "jobs/request"),
+            "verify": ("POST", "runners/verify"),
+            "update": ("PUT", "jobs/1"),
+            "append": ("PATCH", "jobs/1/trace"),
+            "download": ("GET", "jobs/1/artifacts"),
+        }
+        at.gitlabs["1"].faults = [
+            *(Fault(call=each, reply=Reply(status=403, body=long)) for each in calls),
+            Fault(call="request", reply=Reply(status=403, body=longer), after=1),
+        ]
+        for call, (method, path) in (*calls.items(), ("request", calls["request"])):
+            headers = {"JOB-TOKEN": token_of(1), "Content-Range": "0-1"}
+            found = await http.request(method, f"{serving.urls[0]}/api/v4/{path}", headers=headers, content=b"{}")
+            is_too_long = call != "request" or at.gitlabs["1"].calls["request"] > 1
+            assert found.status_code == (502 if is_too_long else 403), call
+        told = [vars(each)["cell"] for each in caplog.records if each.message == "cell_says_too_much"]
+        assert told == ["1"] * 5
+
+
 async def test_a_header_of_any_bytes_comes_back_as_it_was(tmp_path: Path) -> None:
     """Such as the name of a file: of an answer that is read whole, and of a file that passes through."""
     async with cells(tmp_path, count=1) as at, httpx.AsyncClient() as http, at.routed() as serving:
@@ -330,6 +358,36 @@ async def test_a_token_that_no_header_can_have_is_who_sent_its_fault(tmp_path: P
         answer = await http.request(method, f"{serving.urls[0]}/api/v4/jobs/{path}", headers=headers, content=b"{}")
         assert answer.status_code == 400
         assert "the token has a character that no header can have" in answer.json()["message"]
+        assert not any(each.is_away for each in serving.router.cells.values())
+
+
+@pytest.mark.parametrize(
+    ("method", "path"), [("PUT", "jobs/1"), ("PATCH", "jobs/1/trace"), ("GET", "jobs/1/artifacts")]
+)
+async def test_an_address_that_none_can_be_is_who_sent_its_fault(tmp_path: Path, method: str, path: str) -> None:
+    """HTTP/2 may have any byte in a query, and the address for a cell may not."""
+    async with cells(tmp_path, count=1) as at, at.routed() as serving:
+        sent: list[Any] = []
+
+        async def send(message: Any) -> None:  # noqa: ANN401  (ASGI's)
+            sent.append(message)
+
+        scope = {
+            "type": "http",
+            "method": method,
+            "path": f"/api/v4/{path}",
+            "query_string": b"a=\x01",
+            "headers": [(b"job-token", token_of(1).encode())],
+        }
+        bodies = [{"type": "http.request", "body": b"{}"}]
+
+        async def receive() -> Any:  # noqa: ANN401  (ASGI's)
+            if not bodies:
+                await anyio.sleep_forever()
+            return bodies.pop()
+
+        await serving.router(scope, receive, send)
+        assert sent[0]["status"] == 400
         assert not any(each.is_away for each in serving.router.cells.values())
 
 

@@ -13,7 +13,7 @@ from anyio.streams.tls import TLSListener
 
 from taskscaler_gitlab.cells import _held
 from taskscaler_gitlab.cells._cells import cell_of
-from taskscaler_gitlab.cells._held import CellAway, Held, Origin
+from taskscaler_gitlab.cells._held import AnswerTooLong, CellAway, Held, Origin
 from taskscaler_gitlab.cells._settings import CellSettings
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]
@@ -129,7 +129,7 @@ async def test_an_answer_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         await stream.send(b"HTTP/1.1 201 Created\r\nContent-Length: 101\r\n\r\n" + b"x" * 101)
 
     async with cell(answer) as origin:
-        with pytest.raises(CellAway):
+        with pytest.raises(AnswerTooLong, match="the answer has more than 100 bytes"):
             await ask(Held(origin))
 
 

@@ -2,11 +2,12 @@
 
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Mapping
 from contextlib import aclosing, asynccontextmanager
+from http import HTTPStatus
 
 import httpx
 from attrs import frozen
 
-from gitlab_jobs._errors import Unreachable
+from gitlab_jobs._errors import Refused, Unreachable
 from gitlab_jobs._http import MAX_ANSWER, Http, pieces, read
 from gitlab_jobs._job import Answer, is_page
 
@@ -59,7 +60,11 @@ async def passing(
 ) -> AsyncIterator[Passing]:
     """Make a call once, and give its answer; see `GitLabClient.pass_on`."""
     name = f"{method} {path.partition('?')[0]}"
-    async with http.open(method, http.base.join(path), headers, content, seconds=seconds, name=name) as response:
+    try:
+        url = http.base.join(path)
+    except httpx.InvalidURL:
+        raise Refused(f"{name}: no address can be like this one", status=HTTPStatus.BAD_REQUEST) from None
+    async with http.open(method, url, headers, content, seconds=seconds, name=name) as response:
         if is_page(response.headers):
             raise Unreachable(f"{name}: found a page for a browser instead of an answer")
         response.headers.encoding = "latin-1"  # a letter for each byte, whatever it stands for: it goes on as it came

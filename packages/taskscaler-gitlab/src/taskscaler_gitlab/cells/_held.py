@@ -34,13 +34,17 @@ LONGEST = 100.0
 """Seconds that a cell may hold a request: GitLab does for 50 by default."""
 
 MOST_ANSWER = 64 << 20
-"""Bytes of an answer, which may be a job."""
+"""Bytes of an answer, which may be a job: as many as a `taskscaler-gitlab` takes of one."""
 
 _PIECE = 65536
 
 
 class CellAway(Exception):
     """A cell did not answer, or not with an answer."""
+
+
+class AnswerTooLong(CellAway):
+    """An answer has more bytes than are read: whose job it may be, nobody will know."""
 
 
 @frozen
@@ -88,6 +92,7 @@ class Held:
 
         Raises:
             CellAway: There is none; or it was hung up on, and none was on its way.
+            AnswerTooLong: It has more than `MOST_ANSWER` bytes.
         """
         answer: Answer | None = None
         with self._scope:
@@ -199,7 +204,7 @@ async def _read(stream: ByteStream, first: bytes) -> Answer:
         elif isinstance(event, h11.Data):
             body += event.data
             if len(body) > MOST_ANSWER:
-                raise anyio.EndOfStream
+                raise AnswerTooLong(f"the answer has more than {MOST_ANSWER} bytes")
         elif isinstance(event, (h11.EndOfMessage, h11.ConnectionClosed)):
             if not status:
                 raise anyio.EndOfStream

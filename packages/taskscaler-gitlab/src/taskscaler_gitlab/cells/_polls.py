@@ -15,7 +15,7 @@ from fleeting.plugins import one_line
 from gitlab_jobs import GitLabJobsError, PayloadInvalid, decode_job
 from taskscaler_gitlab.cells._cells import CALL, Cell
 from taskscaler_gitlab.cells._headers import TICKET
-from taskscaler_gitlab.cells._held import Answer, CellAway, Held
+from taskscaler_gitlab.cells._held import Answer, AnswerTooLong, CellAway, Held
 from taskscaler_gitlab.cells._kept import KEPT, SIGN, Kept, KeptJob, Owed
 from taskscaler_gitlab.cells._route import (
     AT_ONCE,
@@ -295,6 +295,9 @@ class Polls:
         self._open.add(held)
         try:
             answer = await held.ask(PATH, poll.headers_for(cell.name), poll.content(cell.name, ticket))
+        except AnswerTooLong as error:
+            log.warning("cell_says_too_much", extra={"cell": cell.name, "why": str(error)})
+            return None
         except CellAway as error:
             if not held.is_hung_up:
                 cell.note(answers=False)

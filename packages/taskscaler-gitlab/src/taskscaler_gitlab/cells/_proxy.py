@@ -39,6 +39,9 @@ from taskscaler_gitlab.relay._routes import gathered
 MOST_REMEMBERED = 100_000
 """Jobs whose cell is remembered, and runners: 32 bytes of hash each."""
 
+MAX_ANSWER = 1 << 20
+"""Bytes of a cell's answer to a call that asks for no job and no file."""
+
 MOST_SAID = 64 << 10
 """Bytes of what a runner says of itself, which is kept for as long as its request is held, as objects: twenty times
 that. GitLab's Workhorse refuses larger requests for jobs, too."""
@@ -302,7 +305,7 @@ class _Download(Response):
 
     async def _carry(self, send: Send) -> Response | None:
         """Pass on what the first cell answers that has it; returns what to answer if none has."""
-        headers = to_cell(self._request.headers.items(), _client(self._request), is_streamed=True)
+        headers = to_cell(self._request.headers.items(), _client(self._request), is_streamed=False)  # without a body
         others: dict[bool, Response] = {}
         with self._router._counted():  # noqa: SLF001  (one thing with it)
             for name in self._names:
@@ -314,8 +317,8 @@ class _Download(Response):
                     async with call as got:
                         cell.note(answers=not is_away(got.status))
                         if is_away(got.status) or is_foreign(got.status, got.headers):
-                            refused = Answer(got.status, dict(got.headers), await got.read())
-                            others.setdefault(is_away(got.status), _response(refused))
+                            refused = await _answer(cell, got)
+                            others.setdefault(is_away(refused.status), _response(refused))
                             continue
                         self._router.jobs.remember(self._key, name)
                         await self._send(got, send)
@@ -339,8 +342,14 @@ class _Download(Response):
 
 
 async def _answer(cell: Cell, got: Passing) -> Answer:
-    body = await got.read()
+    """A whole answer; those with a job are longer, and come another way."""
     cell.note(answers=not is_away(got.status))
+    try:
+        body = await got.read(MAX_ANSWER)
+    except Refused as error:
+        log.warning("cell_says_too_much", extra={"cell": cell.name, "why": one_line(str(error))})
+        why = f"502 cell {cell.name} answers with more than {MAX_ANSWER} bytes"
+        return Answer(HTTPStatus.BAD_GATEWAY, _JSON, json.dumps({"message": why}).encode())
     if HTTPStatus.MULTIPLE_CHOICES <= got.status < HTTPStatus.BAD_REQUEST:
         log.warning("cell_redirects", extra={"cell": cell.name, "status": got.status})
         why = f"502 cell {cell.name} redirects; use the address that it leads to as its url"

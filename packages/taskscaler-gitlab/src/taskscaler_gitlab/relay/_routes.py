@@ -122,7 +122,7 @@ class _Calls:
         """``POST jobs/:id/artifacts``: as it comes, as fast as GitLab takes it."""
         token = job_token(request, {})
         async with self._admitted(request, token) as work, aclosing(gathered(request.stream())) as stream:
-            headers = to_gitlab(request.headers, token, is_streamed=True)
+            headers = to_gitlab(request.headers, token, is_streamed=False)  # without a body
             where = request.method, _path(request)
             async with work.shop.client.pass_on(*where, headers=headers, content=stream, seconds=TRANSFER) as got:
                 answer = await got.read()
@@ -207,7 +207,7 @@ class _Download(Response):
     async def _carry(self, request: Request, send: Send) -> None:
         token = self._token
         async with self._calls._admitted(request, token, fetches=True) as work:  # noqa: SLF001  (one thing with it)
-            headers = to_gitlab(request.headers, token, is_streamed=True)
+            headers = to_gitlab(request.headers, token, is_streamed=False)  # without a body
             where = request.method, _path(request)
             async with work.shop.client.pass_on(*where, headers=headers, seconds=TRANSFER) as got:
                 back = to_sidecar(got.status, got.headers, is_ending=False, is_download=True)
