@@ -34,6 +34,7 @@ IN_TURN = (
     "tests/fleeting_docker/",
     "tests/fleeting_exec/test_docker_machine.py",
     "tests/gitlab_jobs/",
+    "tests/job_steps/",
     "tests/taskscaler/",
     "tests/taskscaler_gitlab/",
 )

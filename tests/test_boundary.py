@@ -53,7 +53,7 @@ UNSTABLE = {
 
 SOURCES = ROOT / "packages/fleeting/src/fleeting"
 
-INDEPENDENT = {"gitlab-jobs"}
+INDEPENDENT = {"gitlab-jobs", "job-steps"}
 """Packages for people who use neither a fleet nor a scaler."""
 
 OURS = {"taskscaler", "taskscaler-gitlab"}

@@ -42,6 +42,7 @@ PUBLIC: Sequence[str] = (
     "gitlab_jobs.client",
     "gitlab_jobs.coordinator",
     "gitlab_jobs.testing",
+    "job_steps",
     "taskscaler_gitlab",
 )
 """The modules that people import from."""

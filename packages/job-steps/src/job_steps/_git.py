@@ -1,0 +1,157 @@
+"""Functions from repositories: fetched once per commit, with git's own program, within limits.
+
+Nothing of the repository runs while it is fetched: no hooks, no submodules, and only protocols that reach a server.
+"""
+
+import hashlib
+import re
+import shutil
+from collections.abc import Mapping
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from tempfile import mkdtemp
+
+import anyio
+from anyio import to_thread
+from attrs import define, field
+
+from job_steps._errors import NotLoaded, StepFailed
+from job_steps._process import run_command
+from job_steps._references import GitReference, without_login
+
+TIMEOUT = 300.0
+"""Seconds for each thing that git is asked to do."""
+
+MAX_SIZE = 1024 * 1024 * 1024
+"""Bytes of one file that git writes, and of all files of a commit together."""
+
+_MAX_OUTPUT = 16 * 1024 * 1024
+"""Bytes of a listing."""
+
+_PROTOCOLS = "file:http:https:ssh"
+_COMMIT = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
+_SHORT_COMMIT = re.compile(r"[0-9a-f]{8,63}")
+_REVISION = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./+-]{0,254}")
+_LIMITED = ("sh", "-c", f'ulimit -f {MAX_SIZE // 512} && exec "$@"', "sh", "git")
+"""How git is started: no file that it writes gets bigger, a pack neither."""
+
+
+@define
+class Repositories:
+    """Repositories that are fetched, in a directory that may be shared by all runs of a user."""
+
+    directory: Path
+    env: Mapping[str, str] = field(repr=False)
+    """For git: where its programs are, and how it logs in."""
+
+    async def fetch(self, reference: GitReference) -> tuple[str, Path]:
+        """Get the files of a revision, unless they are there already; returns the commit, and their directory.
+
+        Raises:
+            NotLoaded: There is no such revision, or it cannot be fetched.
+        """
+        if not _REVISION.fullmatch(reference.rev) or ".." in reference.rev:
+            raise NotLoaded(f"`{reference.rev[:80]}` cannot be a revision; expected a commit, a branch or a tag")
+        commit = reference.rev if _COMMIT.fullmatch(reference.rev) else await self._resolve(reference)
+        place = self.directory / hashlib.sha256(reference.url.encode()).hexdigest()[:20] / commit
+        if not await to_thread.run_sync(place.is_dir):
+            await self._clone(reference, commit, place)
+        return commit, place
+
+    async def _resolve(self, reference: GitReference) -> str:
+        """Ask the server which commit a tag or a branch is; a commit that is not whole has to be one of those."""
+        rev = reference.rev
+        names = [f"refs/tags/{rev}^{{}}", f"refs/tags/{rev}", f"refs/heads/{rev}"]
+        patterns = [] if _SHORT_COMMIT.fullmatch(rev) else names
+        listing = await self._git("ls-remote", "--", reference.url, *patterns, reference=reference)
+        lines = (line.partition("\t") for line in listing.splitlines())
+        found = {name: commit for commit, tab, name in lines if tab}
+        for name in names:
+            if name in found:
+                return _commit(found[name], reference)
+        tips = {each for each in found.values() if each.startswith(rev)} if not patterns else set()
+        if len(tips) == 1:
+            return _commit(tips.pop(), reference)
+        hint = "; a commit needs all of its digits, unless a branch or a tag is at it" if not patterns else ""
+        raise NotLoaded(f"{without_login(reference.url)} has no tag and no branch `{rev}`{hint}")
+
+    async def _clone(self, reference: GitReference, commit: str, place: Path) -> None:
+        """Fetch one commit without its history, and put its files into place, all at once."""
+        base = await to_thread.run_sync(self._new_directory)
+        try:
+            store, files = base / "git", base / "files"
+            files.mkdir()
+            git = partial(self._git, "--git-dir", str(store), reference=reference)
+            await git("init", "--quiet", "--bare", "--template=")
+            await git("fetch", "--quiet", "--depth=1", "--no-tags", "--no-recurse-submodules", reference.url, commit)
+            listing = await git("ls-tree", "-r", "-l", "--full-tree", "FETCH_HEAD")
+            sizes = [line.split(None, 4)[3] for line in listing.splitlines()]
+            if (size := sum(int(each) for each in sizes if each.isdigit())) > MAX_SIZE:
+                raise NotLoaded(f"{reference} has {size} bytes of files; at most {MAX_SIZE} are fetched")
+            checkout = ("--work-tree", str(files), "-c", "core.hooksPath=/dev/null", "checkout", "--quiet", "--force")
+            await git(*checkout, "FETCH_HEAD", "--", ".") if sizes else None
+            await to_thread.run_sync(_put, files, place)
+        finally:
+            with anyio.CancelScope(shield=True):
+                await to_thread.run_sync(partial(shutil.rmtree, base, ignore_errors=True))
+
+    def _new_directory(self) -> Path:
+        self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return Path(mkdtemp(prefix="fetch-", dir=self.directory))
+
+    async def _git(self, *arguments: str, reference: GitReference) -> str:
+        """Run git; returns what it said."""
+        said: list[bytes] = []
+
+        async def keep(data: bytes) -> None:
+            said.append(data)
+            if sum(map(len, said)) > _MAX_OUTPUT:
+                raise NotLoaded(f"git says more than {_MAX_OUTPUT} bytes about {reference}")
+
+        env = {
+            "GIT_SSH_COMMAND": "ssh -o BatchMode=yes",
+            **self.env,
+            "GIT_ALLOW_PROTOCOL": _PROTOCOLS,
+            "GIT_LFS_SKIP_SMUDGE": "1",
+            "GIT_TERMINAL_PROMPT": "0",
+            "LC_ALL": "C",
+        }
+        try:
+            with anyio.fail_after(TIMEOUT):
+                code = await run_command([*_LIMITED, *arguments], cwd="/", env=env, sink=keep)
+        except TimeoutError:
+            raise NotLoaded(f"{reference} was not fetched within {TIMEOUT:.0f} seconds") from None
+        except NotLoaded:
+            raise
+        except StepFailed as error:
+            raise NotLoaded(f"{reference} cannot be fetched: {error}") from error
+        text = b"".join(said).decode(errors="replace")
+        if code:
+            last = without_login(_told(text, reference))
+            raise NotLoaded(f"{reference} cannot be fetched; git ended with exit status {code}: {last}")
+        return text
+
+
+def _told(text: str, reference: GitReference) -> str:
+    """The line in which git says what is wrong, without what logs in."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    told = next((line for line in lines if line.startswith(("fatal:", "error:", "ERROR:"))), (lines or [""])[-1])
+    return told.replace(reference.url, without_login(reference.url))[:300]
+
+
+def _commit(text: str, reference: GitReference) -> str:
+    if not _COMMIT.fullmatch(text):
+        raise NotLoaded(f"the server of {reference} names a commit in a form of its own")
+    return text
+
+
+def _put(files: Path, place: Path) -> None:
+    """Move a directory to where it is looked for; another run may have been faster."""
+    place.parent.mkdir(mode=0o700, exist_ok=True)
+    with suppress(FileExistsError):
+        try:
+            files.rename(place)
+        except OSError:
+            if not place.is_dir():
+                raise

@@ -1,0 +1,135 @@
+"""The functions that steps refer to: from directories, repositories, or built in."""
+
+import os
+import shutil
+import stat
+from functools import partial
+from pathlib import Path
+
+from anyio import to_thread
+from attrs import define, frozen
+
+from job_steps import _yaml
+from job_steps._definitions import Exec, Function, Parameter
+from job_steps._errors import JobStepsError, NotLoaded
+from job_steps._git import Repositories
+from job_steps._reading import read_steps
+from job_steps._references import FILES, BuiltinReference, GitReference, ImageReference, LocalReference
+from job_steps._run import Load, Origin
+
+_MAX_BYTES = 4 * _yaml.MAX_LENGTH
+"""Of a file: a character takes 4 at most."""
+
+_SHELLS = tuple(
+    f"{directory}/{name}" for name in ("bash", "sh") for directory in ("/usr/local/bin", "/usr/bin", "/bin")
+)
+"""Which shell a script gets: the first that is there. Source: GitLab's step runner, `dist/steps/script`."""
+
+
+@frozen(kw_only=True)
+class Loaded:
+    """A function that was loaded."""
+
+    function: Function
+    origin: Origin
+    identity: str
+    """The same for the same file."""
+
+
+@define
+class Loader:
+    """Loads functions; what is fetched is kept by its repositories."""
+
+    repositories: Repositories
+
+    async def load(self, wanted: Load) -> Loaded:
+        """Load the function of a step.
+
+        Raises:
+            NotLoaded: It is not there, or is no function; or it is of a kind that cannot be had here.
+        """
+        reference, origin = wanted.step.reference, wanted.origin
+        if isinstance(reference, BuiltinReference):
+            return _built_in(reference)
+        if isinstance(reference, GitReference):
+            commit, root = await self.repositories.fetch(reference)
+            name = str(GitReference(reference.url, commit))
+            inside = Origin(kind="git", name=name, root=str(root), directory=str(root))
+            return await to_thread.run_sync(
+                partial(_from_directory, str(root / reference.directory), reference.file, inside, confined=True)
+            )
+        if isinstance(reference, ImageReference):
+            raise NotLoaded(f"{reference} is an image, and nothing here runs containers; expected a directory or git")
+        if not isinstance(reference, LocalReference):
+            raise NotLoaded(f"`{reference}` refers to nothing")
+        is_relative = not reference.path.startswith("/")
+        if is_relative and not origin.directory:
+            raise NotLoaded(f"`{reference.path}` is relative, and nothing is there that it could be relative to")
+        directory = os.path.normpath(f"{origin.directory}/{reference.path}" if is_relative else reference.path)  # noqa: ASYNC240  (only text)
+        return await to_thread.run_sync(partial(_from_directory, directory, reference.file, origin, confined=False))
+
+
+def _from_directory(directory: str, file: str | None, origin: Origin, *, confined: bool) -> Loaded:
+    """Read the function of a directory; one that is confined cannot have its file elsewhere, by a link."""
+    for name in (file,) if file else FILES:
+        path = f"{directory.rstrip('/')}/{name}"
+        try:
+            text = _read(path)
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            raise NotLoaded(f"`{path}` cannot be read: {error.strerror or error}") from error
+        real = os.path.realpath(path)
+        is_inside = _is_in(real, origin.root)
+        if confined and not is_inside:
+            raise NotLoaded(f"`{path}` leads out of where the function comes from")
+        found = origin if is_inside else Origin(kind="local", name=directory, root=directory)
+        where = Origin(kind=found.kind, name=found.name, root=found.root, directory=directory)
+        try:
+            return Loaded(function=read_steps(text, source=path), origin=where, identity=real)
+        except JobStepsError as error:
+            raise NotLoaded(str(error)) from error
+    names = " or ".join(f"`{name}`" for name in ((file,) if file else FILES))
+    raise NotLoaded(f"there is no {names} in `{directory}`")
+
+
+def _read(path: str) -> str:
+    """Read a regular file that is not too big; a pipe is not waited for."""
+    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+        about = os.fstat(file.fileno())
+        if not stat.S_ISREG(about.st_mode):
+            raise NotLoaded(f"`{path}` is not a file")
+        data = file.read(_MAX_BYTES + 1)
+    if len(data) > _MAX_BYTES:
+        raise NotLoaded(f"`{path}` has more than {_MAX_BYTES} bytes")
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        raise NotLoaded(f"`{path}` is not text in UTF-8 (byte {error.start})") from error
+
+
+def _is_in(path: str, root: str) -> bool:
+    if not root:
+        return False
+    real = os.path.realpath(root)
+    return path == real or path.startswith(f"{real.rstrip('/')}/")
+
+
+def _built_in(reference: BuiltinReference) -> Loaded:
+    if reference.name != "script":
+        raise NotLoaded(f"there is no built-in function `{reference.name}`; there is `script`")
+    shell = next((each for each in _SHELLS if os.access(each, os.X_OK)), None) or shutil.which("sh")
+    if not shell:
+        raise NotLoaded("there is no shell for the script; expected bash or sh")
+    function = Function(
+        source="builtin://script",
+        inputs={"script": Parameter(kind="string")},
+        exec=Exec(command=(shell, "-c", "${{ inputs.script }}")),
+    )
+    return Loaded(function=function, origin=Origin(kind="builtin", name="script"), identity="")
+
+
+def origin_of_job(directory: "str | Path") -> Origin:
+    """Say where a job's own steps are: paths in them begin in that directory."""
+    where = os.path.normpath(Path(directory).absolute())
+    return Origin(kind="job", root=where, directory=where)

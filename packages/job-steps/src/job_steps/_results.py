@@ -1,0 +1,140 @@
+"""How steps went: a tree of results, as a value, as data for JSON, and back.
+
+What is sensitive is masked before it comes here.
+"""
+
+from collections.abc import Iterator, Mapping
+from enum import Enum
+from typing import Any
+
+from attrs import evolve, field, frozen
+
+from job_steps._errors import ResultInvalid
+from job_steps._values import Value, checked
+
+MAX_DEPTH = 64
+"""Levels of results that are read."""
+
+
+class Status(Enum):
+    """How far a step is."""
+
+    RUNNING = "running"
+    SUCCESS = "success"
+    FAILURE = "failure"
+    CANCELLED = "cancelled"
+
+
+@frozen(kw_only=True)
+class StepResult:
+    """How one step went, with those that it called."""
+
+    name: str = ""
+    """The step's; empty for the whole."""
+    status: Status = Status.RUNNING
+    """How far it is."""
+    reference: str = ""
+    """Where its function comes from, expressions replaced; empty for the whole."""
+    inputs: Mapping[str, Value] = field(factory=dict)
+    """What the function was given, defaults included."""
+    env: Mapping[str, str] = field(factory=dict)
+    """Variables that the step and the function set, with what came out of expressions."""
+    outputs: Mapping[str, Value] = field(factory=dict)
+    """What it returned."""
+    exports: Mapping[str, str] = field(factory=dict)
+    """Variables that it set for the steps after it."""
+    command: tuple[str, ...] = ()
+    """What was run; empty for a function that has steps."""
+    work_dir: str = ""
+    """Where."""
+    exit_code: int | None = None
+    """Of the command; 128 and the signal's number if one ended it; None if it was not started, or has not ended."""
+    error: str | None = None
+    """Why it failed."""
+    started: float | None = None
+    """In seconds since 1970."""
+    ended: float | None = None
+    """In seconds since 1970; None if it has not."""
+    steps: "tuple[StepResult, ...]" = ()
+    """Of the steps that it called, in their order, as far as they have begun."""
+
+    def as_dict(self, *, times: bool = True) -> dict[str, Any]:
+        """Return it as JSON has it; without times, equal runs of deterministic steps give equal data."""
+        data: dict[str, Any] = {
+            "name": self.name,
+            "status": self.status.value,
+            "reference": self.reference,
+            "inputs": dict(self.inputs),
+            "env": dict(self.env),
+            "outputs": dict(self.outputs),
+            "exports": dict(self.exports),
+            "command": list(self.command),
+            "work_dir": self.work_dir,
+            "exit_code": self.exit_code,
+            "error": self.error,
+        }
+        if times:
+            data |= {"started": self.started, "ended": self.ended}
+        return data | {"steps": [each.as_dict(times=times) for each in self.steps]}
+
+    @staticmethod
+    def from_dict(data: Mapping[str, Any]) -> "StepResult":
+        """Read what `as_dict` has written; keys of later versions are left out.
+
+        Raises:
+            ResultInvalid: It is no result.
+        """
+        try:
+            return _read(data, 0)
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise ResultInvalid(f"not the result of steps: {type(error).__name__}: {error}") from error
+
+    def failed(self) -> "StepResult | None":
+        """Find the step that made the whole fail: the deepest; None if none did."""
+        if self.status is Status.SUCCESS:
+            return None
+        below = next((found for each in self.steps if (found := each.failed())), None)
+        return below or (self if self.status is Status.FAILURE else None)
+
+    def walk(self) -> "Iterator[tuple[tuple[str, ...], StepResult]]":
+        """Go through the tree, each result before those below it, with the names that lead to it."""
+        waiting: list[tuple[tuple[str, ...], StepResult]] = [((), self)]
+        while waiting:
+            path, each = waiting.pop()
+            yield path, each
+            waiting += [((*path, below.name), below) for below in reversed(each.steps)]
+
+    def without_times(self) -> "StepResult":
+        """Return it without what differs from one run to the next."""
+        return evolve(self, started=None, ended=None, steps=tuple(each.without_times() for each in self.steps))
+
+
+def _read(data: Mapping[str, Any], depth: int) -> StepResult:
+    if depth > MAX_DEPTH:
+        raise ValueError(f"more than {MAX_DEPTH} levels")
+    return StepResult(
+        name=_text(data["name"]),
+        status=Status(data["status"]),
+        reference=_text(data.get("reference", "")),
+        inputs={_text(key): checked(value) for key, value in data.get("inputs", {}).items()},
+        env=_texts(data.get("env", {})),
+        outputs={_text(key): checked(value) for key, value in data.get("outputs", {}).items()},
+        exports=_texts(data.get("exports", {})),
+        command=tuple(_text(each) for each in data.get("command", ())),
+        work_dir=_text(data.get("work_dir", "")),
+        exit_code=None if (code := data.get("exit_code")) is None else int(code),
+        error=None if (error := data.get("error")) is None else _text(error),
+        started=None if (started := data.get("started")) is None else float(started),
+        ended=None if (ended := data.get("ended")) is None else float(ended),
+        steps=tuple(_read(each, depth + 1) for each in data.get("steps", ())),
+    )
+
+
+def _texts(data: Mapping[str, Any]) -> dict[str, str]:
+    return {_text(key): _text(value) for key, value in data.items()}
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{type(value).__name__} where a string was expected")
+    return value

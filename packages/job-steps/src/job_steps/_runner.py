@@ -1,0 +1,211 @@
+"""Steps that run: does what the core says, and tells it what came of it."""
+
+import os
+import shutil
+import stat
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from datetime import datetime, timezone
+from functools import partial
+from pathlib import Path
+from tempfile import mkdtemp
+
+import anyio
+from anyio import to_thread
+from attrs import define, evolve, field
+
+from job_steps._definitions import Function, Step
+from job_steps._errors import StepFailed
+from job_steps._files import MAX_FILE
+from job_steps._git import Repositories
+from job_steps._loading import Loader, origin_of_job
+from job_steps._process import run_command
+from job_steps._results import StepResult
+from job_steps._run import Action, Execute, Finish, Load, Origin, Run, Settings, Variable
+from job_steps._values import Value
+
+Log = Callable[[bytes], Awaitable[None]]
+"""Takes what steps print, and what the run says, in order."""
+
+Admit = Callable[[Step, tuple[str, ...], Origin], None]
+"""Told of every step before its function is loaded: the step, with expressions in its reference replaced; the names
+that lead to it; where the list that it is in comes from. Raises `StepRefused` if it must not run."""
+
+
+def _wall_clock() -> float:
+    return datetime.now(timezone.utc).timestamp()
+
+
+async def run_steps(
+    function: Function,
+    *,
+    directory: str | Path,
+    work_dir: str | Path | None = None,
+    env: Mapping[str, str],
+    variables: Sequence[Variable] = (),
+    inputs: Mapping[str, Value] | None = None,
+    log: Log,
+    on_result: Callable[[StepResult], None] | None = None,
+    admit: Admit | None = None,
+    files: Path | None = None,
+    cache: Path | None = None,
+    timeout: float | None = None,
+    now: Callable[[], float] = _wall_clock,
+) -> StepResult:
+    """Run the steps of a function, or its command.
+
+    Args:
+        function: What `read_steps` returns.
+        directory: Where paths such as `./build` begin: that of the function's file, or the project of a job.
+        work_dir: Where commands run; *directory* if it is None. It has to be there.
+        env: The environment of all steps; nothing is inherited beside it.
+        variables: Of the job: expressions have them as `vars`, the environment has not.
+        inputs: What the function is given.
+        log: Takes the output; steps wait for it. What it raises ends the run, and is raised here.
+        on_result: Told of the whole tree after each change, the last time when the run is over, however that came.
+        admit: Asked before each step.
+        files: An empty directory for what steps write, for their user alone; a temporary one if it is None. It is
+            removed at the end.
+        cache: Where repositories are kept that steps come from; below *files* if it is None.
+        timeout: Seconds for the whole; after that, the result is cancelled.
+        now: Tells the time, in seconds since 1970.
+
+    Returns:
+        The result. A step that fails, or cannot be loaded, raises nothing.
+
+    A call that is cancelled ends the command that runs, tells *on_result* of a tree that is cancelled, and stays
+    cancelled.
+    """
+    base = await to_thread.run_sync(_make, files)
+    try:
+        settings = Settings(
+            origin=origin_of_job(directory),
+            work_dir=origin_of_job(directory if work_dir is None else work_dir).directory,
+            env=env,
+            variables=await to_thread.run_sync(_write_variables, variables, base),
+            inputs=inputs or {},
+            files=str(base),
+        )
+        runner = _Runner(
+            run=Run(function, settings),
+            loader=Loader(Repositories(cache or base / "repositories", env)),
+            log=log,
+            on_result=on_result,
+            admit=admit,
+            now=now,
+        )
+        with anyio.move_on_after(timeout):
+            return await runner.go()
+        return runner.cancelled(f"the steps took longer than {timeout:g} seconds")
+    finally:
+        with anyio.CancelScope(shield=True):
+            await to_thread.run_sync(partial(shutil.rmtree, base, ignore_errors=True))
+
+
+@define
+class _Runner:
+    """One run."""
+
+    run: Run
+    loader: Loader
+    log: Log
+    on_result: Callable[[StepResult], None] | None
+    admit: Admit | None
+    now: Callable[[], float]
+    _is_over: bool = field(init=False, default=False)
+
+    async def go(self) -> StepResult:
+        """Do what the core says until there is nothing more to do."""
+        try:
+            action = self.run.start(self.now())
+            while not isinstance(action, Finish):
+                await self._say()
+                self._tell()
+                action = await self._do(action)
+            await self._say()
+            self._is_over = True
+            self._tell()
+            return action.result
+        finally:
+            if not self._is_over:
+                self.cancelled(None)
+
+    def cancelled(self, why: str | None) -> StepResult:
+        """End the run where it is."""
+        self._is_over = True
+        result = self.run.cancelled(self.now(), why).result
+        self._tell()
+        return result
+
+    async def _do(self, action: Load | Execute) -> Action:
+        try:
+            if isinstance(action, Load):
+                if self.admit:
+                    self.admit(action.step, action.path, action.origin)
+                loaded = await self.loader.load(action)
+                return self.run.loaded(loaded.function, loaded.origin, self.now(), identity=loaded.identity)
+            code, outputs, exports = await self._execute(action)
+        except StepFailed as error:
+            return self.run.failed(str(error), self.now())
+        return self.run.executed(code, outputs, exports, self.now())
+
+    async def _execute(self, action: Execute) -> tuple[int, bytes | None, bytes | None]:
+        await to_thread.run_sync(_make_files, action.output_file, action.export_file)
+        code = await run_command(action.command, cwd=action.work_dir, env=action.env, sink=self.log)
+        outputs, exports = await to_thread.run_sync(_take_files, action.output_file, action.export_file)
+        return code, outputs, exports
+
+    async def _say(self) -> None:
+        if text := self.run.take_log():
+            await self.log(text.encode())
+
+    def _tell(self) -> None:
+        if self.on_result:
+            self.on_result(self.run.result)
+
+
+def _make(files: Path | None) -> Path:
+    """Make a directory that nobody else can enter."""
+    if files is None:
+        return Path(mkdtemp(prefix="job-steps-")).resolve()
+    files.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return files.resolve()
+
+
+def _write_variables(variables: Sequence[Variable], base: Path) -> Sequence[Variable]:
+    """Write the variables that are files; returns all, with paths as the values of those."""
+    written = []
+    for number, variable in enumerate(variables):
+        if variable.is_file:
+            directory = base / "variables" / str(number)
+            directory.mkdir(mode=0o700, parents=True)
+            path = directory / (variable.key if variable.key.isidentifier() else "value")
+            path.touch(mode=0o600)
+            path.write_text(variable.value)
+            written.append(evolve(variable, value=str(path)))
+        else:
+            written.append(variable)
+    return written
+
+
+def _make_files(*paths: str) -> None:
+    for path in paths:
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+
+
+def _take_files(*paths: str) -> "list[bytes | None]":
+    """Read the files that a command has written, and remove them; None for one that is too big."""
+    return [_take(path) for path in paths]
+
+
+def _take(path: str) -> bytes | None:
+    try:
+        opened = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+        with os.fdopen(opened, "rb") as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise StepFailed("the command has put something else in the place of a file for outputs or exports")
+            data = file.read(MAX_FILE + 1)
+        Path(path).unlink()
+    except OSError as error:
+        what = "the command has removed a file for outputs or exports, or made it unreadable"
+        raise StepFailed(f"{what}: {error.strerror or error}") from error
+    return data if len(data) <= MAX_FILE else None

@@ -1,0 +1,16 @@
+"""What tests of steps share."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.job_steps.running import ECHO, Project
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Project:
+    """Return an empty project with one function, `./echo`."""
+    (tmp_path / "project").mkdir()
+    found = Project(tmp_path / "project")
+    found.add("echo", ECHO)
+    return found
