@@ -1,0 +1,366 @@
+"""What an operator allows of steps: pure, and the same for who admits a job and for the agent that runs it.
+
+A policy is applied where a job is admitted, to its list as a whole (`admit`), and again by the agent: to the list, and
+to every step just before it is loaded (`check`), which finds what is named by lists that were not known before. Who
+applies it twice gets what the first time gave.
+
+A definition from a repository, an image or the agent itself was allowed with all that it has: its scripts, and what it
+names beside itself, need no other leave. What it names elsewhere does.
+"""
+
+import json
+import posixpath
+import re
+from collections.abc import Mapping, Sequence
+from enum import Enum
+from fnmatch import fnmatchcase
+from urllib.parse import urlsplit
+
+from attrs import Attribute, field, fields, frozen
+
+from job_steps._errors import StepRefused
+
+_COMMIT = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
+_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
+_PORTS = {"https": 443, "http": 80, "ssh": 22}
+_UNFIT = re.compile(r"[\x00-\x20\x7f\\%?#]")
+"""What an address may spell in several ways, or has no use for: it could not be compared."""
+
+
+class Kind(Enum):
+    """What a step is taken from."""
+
+    SCRIPT = "script"
+    """The list itself: a script, or a command."""
+
+    PATH = "path"
+    GIT = "git"
+    IMAGE = "image"
+    BUILTIN = "builtin"
+    """The agent."""
+
+    EXPRESSION = "expression"
+    """Nobody knows before the job runs."""
+
+
+@frozen(kw_only=True)
+class Asked:
+    """What a job asks for with one of its steps."""
+
+    step: str
+    """Which step, as people find it: its name, behind those of the steps around it, such as ``build/lint``."""
+
+    kind: Kind
+    location: str = ""
+    """A path, relative to the root of what names it, absolute if it is outside; a repository's address; an image, with
+    its registry; or a name. Empty for a script."""
+
+    version: str = ""
+    """Of a repository, what to check out; of an image, its tag or digest. Empty if there is none."""
+
+    origin: Kind | None = None
+    """What the list was taken from that names the step. None: it is the job's."""
+
+    @property
+    def is_the_jobs(self) -> bool:
+        """Whether the job's author wrote what names it."""
+        return self.origin in (None, Kind.PATH)
+
+
+class PolicyRefused(StepRefused):
+    """A policy does not allow a step.
+
+    Attributes:
+        rule: The field of `Policy` that does not.
+        step: Which step; as in `Asked`.
+        why: What was found, and what to do.
+    """
+
+    def __init__(self, rule: str, step: str, why: str) -> None:
+        """Say which rule does not allow which step, and why."""
+        super().__init__(rule=rule, why=why)
+        self.step = step
+
+    def __str__(self) -> str:
+        """Say it in one sentence."""
+        return f"the policy's {self.rule} refuses the step {self.step!r}: {self.why}"
+
+
+Patterns = tuple[str, ...] | None
+
+
+def _patterns(_: object, attribute: "Attribute[Patterns]", value: object) -> None:
+    if value is not None and not (isinstance(value, tuple) and all(isinstance(each, str) and each for each in value)):
+        raise ValueError(f"{attribute.name}: expected patterns, none of them empty")
+
+
+def _flag(_: object, attribute: "Attribute[bool]", value: object) -> None:
+    if not isinstance(value, bool):
+        raise ValueError(f"{attribute.name}: expected true or false")
+
+
+def _seconds(_: object, attribute: "Attribute[float | None]", value: object) -> None:
+    if value is None:
+        return
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < float("inf"):
+        raise ValueError(f"{attribute.name}: expected seconds, more than 0")
+
+
+Call = Mapping[str, object]
+"""A step as a list has it: its name, what it is taken from, its inputs and environment."""
+
+
+def _as_calls(value: object) -> tuple[Call, ...]:
+    """Take steps as they are after a way through JSON, so that all who have the policy have the same."""
+    try:
+        read = json.loads(json.dumps(value, allow_nan=False))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ValueError(f"expected steps that JSON can hold: {error}") from error
+    if not (isinstance(read, list) and all(isinstance(each, dict) for each in read)):
+        raise ValueError("expected a list of steps")
+    return tuple(read)
+
+
+@frozen(kw_only=True)
+class Policy:
+    """What steps may be, and what is run with them. By default, all is allowed, and nothing is added.
+
+    Patterns are compared with what steps are taken from; ``*`` stands for any characters, ``/`` too, but never for
+    parts of both a host and a path. None: any. No pattern at all: nothing.
+    """
+
+    allowed_git: Patterns = field(default=None, validator=_patterns)
+    """Repositories, and behind an ``@`` their versions if not all will do: ``gitlab.com/steps/*@v1.*``. Without a
+    scheme, only by https."""
+
+    allowed_images: Patterns = field(default=None, validator=_patterns)
+    """Images with their registry, and behind a ``:`` or ``@`` their tags or digests: ``registry.example.com/x:v1*``."""
+
+    allowed_paths: Patterns = field(default=None, validator=_patterns)
+    """Directories and files of the job, relative to its project, or absolute ones of the machine."""
+
+    allowed_builtins: Patterns = field(default=None, validator=_patterns)
+    """Names of steps that the agent has."""
+
+    scripts: bool = field(default=True, validator=_flag)
+    """Whether a job's list may have scripts and commands. If not, of paths only those in allowed_paths may be taken,
+    for a job writes its own files."""
+
+    commits: bool = field(default=False, validator=_flag)
+    """Whether a repository's version has to be a whole commit, and an image's a digest, which nobody can move."""
+
+    before: tuple[Call, ...] = field(default=(), converter=_as_calls)
+    """Steps that run before those of each job. They need no leave."""
+
+    after: tuple[Call, ...] = field(default=(), converter=_as_calls)
+    """Steps that run after those of each job, if these succeed."""
+
+    timeout: float | None = field(default=None, validator=_seconds)
+    """Seconds that a job's steps may take together. None: as long as the job may."""
+
+    @property
+    def restricts(self) -> bool:
+        """Whether there are steps that it refuses, wherever they are named."""
+        patterns = (self.allowed_git, self.allowed_images, self.allowed_paths, self.allowed_builtins)
+        return self.commits or not self.scripts or any(each is not None for each in patterns)
+
+    def time_limit(self, wanted: float | None) -> float | None:
+        """Seconds that a job gets which may take so many; None: any number."""
+        return min((each for each in (wanted, self.timeout) if each is not None), default=None)
+
+
+def check(policy: Policy, asked: Asked) -> None:
+    """See that a policy allows a step that is about to be loaded.
+
+    Raises:
+        PolicyRefused: It does not.
+        ValueError: What it is taken from is an expression, which has to be evaluated first.
+    """
+    if asked.kind is Kind.EXPRESSION:
+        raise ValueError(f"the step {asked.step!r} is taken from an expression that is not evaluated yet")
+    if asked.kind is Kind.SCRIPT:
+        if asked.origin is None and not policy.scripts:
+            why = "it is a script or a command; take a step that the policy allows"
+            raise PolicyRefused("scripts", asked.step, why)
+    elif not _is_beside(asked):
+        _check_reference(policy, asked)
+
+
+def _check_reference(policy: Policy, asked: Asked) -> None:
+    rule, patterns = _rule(policy, asked.kind)
+    if rule == "allowed_paths" and patterns is None and not policy.scripts:
+        why = f"{asked.location} is the job's own, so as good as a script; name it in allowed_paths if it may run"
+        raise PolicyRefused("scripts", asked.step, why)
+    if patterns is not None and not any(_matches(asked, pattern) for pattern in patterns):
+        allowed = " or ".join(patterns) or "nothing"
+        raise PolicyRefused(rule, asked.step, f"expected {allowed}, found {_shown(asked)}")
+    if policy.commits and not _is_pinned(asked):
+        wanted = "a digest, sha256:…," if asked.kind is Kind.IMAGE else "a whole commit"
+        raise PolicyRefused("commits", asked.step, f"expected {wanted} as the version, found {_shown(asked)}")
+
+
+def _is_beside(asked: Asked) -> bool:
+    """Whether it is part of what was allowed already."""
+    return asked.kind is Kind.PATH and not asked.is_the_jobs and _path(asked.location) is not None
+
+
+def _rule(policy: Policy, kind: Kind) -> tuple[str, Patterns]:
+    if kind is Kind.GIT:
+        return "allowed_git", policy.allowed_git
+    if kind is Kind.IMAGE:
+        return "allowed_images", policy.allowed_images
+    if kind is Kind.PATH:
+        return "allowed_paths", policy.allowed_paths
+    return "allowed_builtins", policy.allowed_builtins
+
+
+def _is_pinned(asked: Asked) -> bool:
+    if asked.kind is Kind.GIT:
+        return _COMMIT.fullmatch(asked.version) is not None
+    return asked.kind is not Kind.IMAGE or _DIGEST.fullmatch(asked.version) is not None
+
+
+def _shown(asked: Asked) -> str:
+    """Show what a step is taken from; an address may have a password."""
+    scheme, mark, rest = asked.location.rpartition("://")
+    authority, slash, path = rest.partition("/")
+    shown = f"{scheme}{mark}{authority.rpartition('@')[2]}{slash}{path}" if asked.kind is Kind.GIT else asked.location
+    between = "@" if asked.kind is Kind.GIT or ":" in asked.version else ":"
+    return f"{shown}{between}{asked.version}" if asked.version else shown
+
+
+def _matches(asked: Asked, pattern: str) -> bool:
+    if asked.kind is Kind.GIT:
+        return _repository_matches(asked, pattern)
+    if asked.kind is Kind.IMAGE:
+        return _image_matches(asked, pattern)
+    if asked.kind is Kind.PATH:
+        found = posixpath.normpath(asked.location)
+        return (found.startswith("/") or _path(found) is not None) and fnmatchcase(found, posixpath.normpath(pattern))
+    return fnmatchcase(asked.location, pattern)
+
+
+def _path(path: str) -> str | None:
+    """A relative path that stays below where it begins; None: it does not."""
+    normal = posixpath.normpath(path)
+    return None if normal.startswith(("/", "../")) or normal == ".." else normal
+
+
+@frozen
+class _Address:
+    """Where a repository is, in one spelling."""
+
+    scheme: str
+    host: str
+    path: str
+
+    @classmethod
+    def read(cls, text: str) -> "_Address | None":
+        """Read one; None: it could be read in several ways."""
+        whole = text if "://" in text else f"https://{text}"
+        try:
+            parts = urlsplit(whole)
+            port = parts.port
+        except ValueError:
+            return None
+        path = parts.path.rstrip("/").removesuffix(".git")
+        if _UNFIT.search(whole) or not parts.hostname or path != posixpath.normpath(path or "/") or "//" in path:
+            return None
+        shown = "" if port is None or port == _PORTS.get(parts.scheme) else f":{port}"
+        return cls(parts.scheme, f"{parts.hostname}{shown}", path.lstrip("/"))
+
+
+def _repository_matches(asked: Asked, pattern: str) -> bool:
+    found = _Address.read(asked.location)
+    scheme, _, rest = pattern.rpartition("://")
+    authority, _, behind = rest.partition("/")
+    path, _, version = behind.partition("@")
+    path = path.rstrip("/").removesuffix(".git")
+    return (
+        found is not None
+        and found.scheme == (scheme.lower() or "https")
+        and fnmatchcase(found.host, authority.rpartition("@")[2].lower())
+        and fnmatchcase(found.path, path)
+        and fnmatchcase(asked.version, version or "*")
+    )
+
+
+def _image_matches(asked: Asked, pattern: str) -> bool:
+    found = _image(asked.location, asked.version)
+    wanted = _image(pattern, "")
+    return (
+        re.search(r"[:@]", asked.location.partition("/")[2]) is None  # the version is beside it, and is one
+        and _UNFIT.search(asked.location) is None
+        and fnmatchcase(found[0], wanted[0])
+        and fnmatchcase(found[1], wanted[1])
+        and fnmatchcase(found[2], wanted[2] or "*")
+    )
+
+
+def _image(text: str, version: str) -> tuple[str, str, str]:
+    """Take an image's name apart: its registry, its path there, its version; as all of them are written in full."""
+    name, _, digest = text.partition("@")
+    registry, _, path = name.partition("/")
+    above, slash, last = path.rpartition("/")
+    last, _, tag = last.partition(":")
+    return registry.lower(), f"{above}{slash}{last}", version or digest or tag
+
+
+def admit(policy: Policy, calls: Sequence[Call], asked: Sequence[Asked]) -> tuple[Call, ...]:
+    """See that a policy allows all steps of a job's list, and put those into it that it has to have.
+
+    Args:
+        policy: What is allowed.
+        calls: The list. It may have what the policy puts there already.
+        asked: What it asks for with each of them, in their order.
+
+    Returns:
+        The list that is to be run.
+
+    Raises:
+        PolicyRefused: It does not allow the first that it does not allow.
+    """
+    first, last = _bounds(policy, calls)
+    theirs = calls[first:last]
+    names = {str(each["name"]) for each in (*policy.before, *policy.after) if "name" in each}
+    for call, each in zip(theirs, asked[first:last], strict=True):
+        if call.get("name") in names:
+            rule = "before" if any(added.get("name") == call.get("name") for added in policy.before) else "after"
+            raise PolicyRefused(rule, each.step, "the policy adds a step of this name; take another name")
+        if each.kind is not Kind.EXPRESSION:  # which the agent evaluates, and checks
+            check(policy, each)
+    return (*policy.before, *theirs, *policy.after)
+
+
+def _bounds(policy: Policy, calls: Sequence[Call]) -> tuple[int, int]:
+    """Where a job's own steps begin and end in a list that may have the policy's."""
+    first = len(policy.before) if tuple(calls[: len(policy.before)]) == policy.before else 0
+    last = len(calls) - len(policy.after)
+    return first, last if last >= first and tuple(calls[last:]) == policy.after else len(calls)
+
+
+def as_mapping(policy: Policy) -> dict[str, object]:
+    """Write a policy as JSON can hold it, without what is as it is by default."""
+    written: dict[str, object] = {}
+    for each in fields(Policy):
+        value = getattr(policy, each.name)
+        if value != each.default:
+            written[each.name] = list(value) if isinstance(value, tuple) else value
+    return written
+
+
+def policy_of(written: Mapping[str, object]) -> Policy:
+    """Read a policy that was written as `as_mapping` does.
+
+    Raises:
+        ValueError: It is none.
+    """
+    known = {each.name for each in fields(Policy)}
+    if unknown := sorted(set(written) - known):
+        raise ValueError(f"unknown key {unknown[0]!r} in a policy; expected {', '.join(sorted(known))}")
+    given: Mapping[str, object] = {key: _as_tuple(value) for key, value in written.items()}
+    return Policy(**given)  # type: ignore[arg-type]  # the validators look at each
+
+
+def _as_tuple(value: object) -> object:
+    return tuple(value) if isinstance(value, list) else value
