@@ -1,6 +1,5 @@
 """A directory of a job's own on a POSIX instance, which needs a shell and ``tar``; for authors of executors."""
 
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
@@ -40,9 +39,9 @@ shift "$asked"
 
 _MAKE: Final = """
 [ -d "$1" ] || (umask 077; exec mkdir -p -- "$1") || exit
-CDPATH= cd -P -- "$1" && { [ -d "./$2" ] || mkdir -m 700 -- "$2"; } && cd "./$2" || exit
+CDPATH= cd -- "$1" && { [ -d "./$2" ] || mkdir -m 700 -- "$2"; } && cd "./$2" || exit
 [ "$3" = empty ] || tar -xf - || exit
-pwd -P
+pwd
 """
 
 
@@ -67,10 +66,13 @@ async def make(connection: Connection, base: str, name: str, files: Mapping[str,
     made = await connection.run(command, stdin=Packed.of(files) if files else None)
     if not made.ok:
         raise ConnectError(f"cannot prepare {base}/{name}: {made.account}")
-    path = os.fsdecode(made.stdout).removesuffix("\n")
-    if not path.startswith("/"):
+    path = made.stdout.removesuffix(b"\n")
+    if not path.startswith(b"/"):
         raise ConnectError(f"cannot prepare {base}/{name}: the instance does not say where it is")
-    return path
+    try:
+        return path.decode()
+    except UnicodeDecodeError as error:
+        raise ConnectError(f"{base} has a name that is not UTF-8; set base to an absolute path") from error
 
 
 async def download(connection: Connection, directory: str, patterns: Sequence[str], store: Sink) -> Completed:
