@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from fleeting.plugins import one_line
 from gitlab_jobs import Job, JobInfo, Outcome
-from taskscaler_gitlab._expiry import keep_token, may_keep, parse_time, renew_at, with_token
+from taskscaler_gitlab._expiry import keep_alone, keep_token, may_keep, parse_time, renew_at, with_token
 from taskscaler_gitlab._finished import Finished, finished, keep
 from taskscaler_gitlab._keeping import Kept
 from taskscaler_gitlab._record import JobDirectory, Record, Stage, found
@@ -150,6 +150,17 @@ def test_a_new_token_takes_the_old_ones_place_in_the_file(tmp_path: Path) -> Non
     keep_token(path, "glrt-old", "glrt-new")
     assert path.read_text() == FILE.replace('"glrt-old" #', '"glrt-new" #')
     assert stat.S_IMODE(path.stat().st_mode) == 0o640
+
+
+def test_a_new_token_takes_no_other_ones_place(tmp_path: Path) -> None:
+    """Somebody has put another one into the file of its own meanwhile, and means it."""
+    path = tmp_path / "token"
+    path.write_text("glrt-other\n")
+    with pytest.raises(ValueError, match="another token"):
+        keep_alone(path, "glrt-old", "glrt-new")
+    assert path.read_text() == "glrt-other\n"
+    keep_alone(path, "glrt-other", "glrt-new")
+    assert path.read_text() == "glrt-new\n"
 
 
 def test_a_token_cannot_add_to_the_file() -> None:

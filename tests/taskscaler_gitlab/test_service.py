@@ -5,6 +5,7 @@ from pathlib import Path
 
 import anyio
 import pytest
+from anyio import from_thread
 from attrs import asdict, evolve
 
 from fleeting import ConfigError, JournalError, LoopClock, MemoryJournal, Usage
@@ -14,7 +15,8 @@ from gitlab_jobs.client import Reporting
 from gitlab_jobs.coordinator import Reply
 from gitlab_jobs.testing import FakeGitLab, Fault, State
 from taskscaler import Lease, NoCapacity
-from taskscaler_gitlab import read_config
+from taskscaler_gitlab import _service, read_config
+from taskscaler_gitlab._config import ServiceConfig
 from tests.taskscaler_gitlab.services import Held, Scripted, a_job, serving
 
 pytestmark = [
@@ -521,6 +523,35 @@ async def test_a_new_token_that_cannot_be_written_is_not_lost(tmp_path: Path, mo
         assert sum("cannot be kept" in line for line in bench.said) == 1
     assert read_config(path).runner.token not in ("", before)
     assert gitlab.calls["reset"] == 1
+
+
+async def test_a_reload_does_not_go_back_to_a_token_that_is_just_replaced(
+    gitlab: FakeGitLab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor to what it has read of it: it would ask with a token that is good for nothing, until the next reload."""
+    path, before, read = tmp_path / "config.toml", gitlab.runner_token, _service._read_again
+
+    def read_again(config: ServiceConfig) -> ServiceConfig:
+        found = read(config)
+        from_thread.run(replaced)
+        return found
+
+    async def replaced() -> None:
+        (care,) = bench.service._cares
+        tasks.start_soon(care._renewed, None)
+        while before in path.read_text() and not care.changing.statistics().tasks_waiting:  # noqa: ASYNC110  (nobody says)
+            await anyio.sleep(0.01)
+
+    async with anyio.create_task_group() as tasks, serving(tmp_path, gitlab) as bench:
+        with monkeypatch.context() as patch:
+            patch.setattr(_service, "_read_again", read_again)
+            await bench.service.reload()
+        await bench.until(lambda: any("token was replaced, and is kept" in line for line in bench.said))
+        for _ in range(2):
+            with anyio.fail_after(60):
+                assert (await gitlab.ended(gitlab.enqueue(a_job()))).state is State.SUCCESS
+            await bench.service.reload()
+    assert read_config(path).runner.token not in ("", before)
 
 
 async def test_a_token_that_a_reload_brings_is_replaced_in_time(gitlab: FakeGitLab, tmp_path: Path) -> None:

@@ -12,6 +12,8 @@ from fleeting.plugins import write_whole
 SHARE = 0.75
 """How much of a token's life passes before it is replaced."""
 
+_LARGEST = 4096
+
 LEAST = 60.0
 """Seconds between two tries to replace it, and two tokens."""
 
@@ -58,12 +60,16 @@ def keep_token(path: Path, old: str, new: str) -> None:
     target.chmod(mode)
 
 
-def keep_alone(path: Path, new: str) -> None:
-    """Put a new token into a file that has nothing else, whole or not at all.
+def keep_alone(path: Path, old: str, new: str) -> None:
+    """Put a new token into a file that has nothing else than an old one, whole or not at all.
 
     Raises:
         OSError: It cannot be written.
+        ValueError: It has something else by now.
     """
+    with path.open("rb") as file:
+        if file.read(_LARGEST).strip() != old.encode():
+            raise ValueError("it has another token by now")
     mode = path.stat().st_mode & 0o7777
     target = path.resolve()
     write_whole(target, f"{new}\n".encode())

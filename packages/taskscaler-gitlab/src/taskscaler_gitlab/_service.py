@@ -123,6 +123,9 @@ class RunnerService:
 
     _asking: Asking = field(init=False)
     _cares: Sequence[TokenCare] = field(factory=tuple, init=False)
+    _changing: anyio.Lock = field(factory=anyio.Lock, init=False)
+    """See `TokenCare.changing`."""
+
     _unforeseen: Unforeseen = field(factory=Unforeseen, init=False)
     _tasks: anyio.abc.TaskGroup = field(init=False)
     _lock: FileIO = field(init=False)
@@ -212,7 +215,15 @@ class RunnerService:
             path=self.config.path,
             say=self.say,
         )
-        more = (self.config.path, self.directory, self._system_id, self._clock, self.say, self._unforeseen)
+        more = (
+            self.config.path,
+            self.directory,
+            self._system_id,
+            self._clock,
+            self.say,
+            self._unforeseen,
+            self._changing,
+        )
         self._cares = [TokenCare(cell, *more) for cell in self._cells]
 
     def _show(self) -> None:
@@ -553,6 +564,10 @@ class RunnerService:
 
     async def reload(self) -> Sequence[str]:
         """Take over the numbers and the token; everything else takes effect after a restart."""
+        async with self._changing:
+            return await self._reload()
+
+    async def _reload(self) -> Sequence[str]:
         config = await to_thread.run_sync(_read_again, self.config)
         old, new = self.config.runner, config.runner
         names = [each.name for each in fields(type(old)) if getattr(old, each.name) != getattr(new, each.name)]

@@ -35,6 +35,10 @@ class TokenCare:
     clock: Clock
     say: Callable[[str], object]
     unforeseen: Unforeseen
+    changing: anyio.Lock
+    """Held while tokens are read from files or written to them: a reload that had read the old one would go back to
+    it."""
+
     _looking_after: anyio.CancelScope = field(factory=anyio.CancelScope, init=False)
     """For as long as the token is the same in the file."""
 
@@ -98,9 +102,16 @@ class TokenCare:
         old = self.cell.settings.token
         try:
             with anyio.CancelScope(shield=True):
-                answer = await self.cell.runner.reset_token()
-                self.cell.settings = evolve(self.cell.settings, token=answer.token)
-                problem = await to_thread.run_sync(self._keep, old, answer.token)
+                answer = await self.cell.client.reset_token(old)
+                async with self.changing:
+                    if self.cell.settings.token != old:
+                        self.say(
+                            f"note: {self._whose} token was replaced, but a reload has brought another: that stays"
+                        )
+                        return expires
+                    self.cell.runner.use_token(answer.token)
+                    self.cell.settings = evolve(self.cell.settings, token=answer.token)
+                    problem = await to_thread.run_sync(self._keep, answer.token)
         except GitLabJobsError as error:
             log.warning("token_not_replaced", extra={"reason": one_line(str(error))})
             await anyio.sleep(LEAST)
@@ -112,24 +123,28 @@ class TokenCare:
             )
         while problem:
             await anyio.sleep(LEAST)
-            problem = await to_thread.run_sync(self._keep, old, answer.token)
+            with anyio.CancelScope(shield=True):
+                async with self.changing:
+                    is_in_use = self.cell.settings.token == answer.token
+                    problem = await to_thread.run_sync(self._keep, answer.token) if is_in_use else ""
         return parse_time(answer.token_expires_at)
 
     def _may_keep(self) -> str:
         alone = self.cell.token_file
-        return may_keep(self.path, self.cell.settings.token) if alone is None else may_keep_alone(alone)
+        return may_keep(self.path, self.cell.token_in_file) if alone is None else may_keep_alone(alone)
 
-    def _keep(self, old: str, new: str) -> str:
+    def _keep(self, new: str) -> str:
         """Keep a new token for the next start, in the file if that is possible: the old one is good for nothing.
 
         Returns:
             Why it cannot be kept anywhere; empty: it is kept.
         """
+        old = self.cell.token_in_file
         try:
             if self.cell.token_file is None:
                 keep_token(self.path, old, new)
             else:
-                keep_alone(self.cell.token_file, new)
+                keep_alone(self.cell.token_file, old, new)
         except (OSError, ValueError) as error:
             kept = self.directory / (f"token-{self.cell.name}" if self.cell.name else "token")
             try:

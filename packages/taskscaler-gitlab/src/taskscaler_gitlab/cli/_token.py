@@ -94,7 +94,7 @@ def reset_token(path: Path, runner: str | None, cell: str | None) -> int:
         if alone is None:
             keep_token(path, settings.token, found.token)
         else:
-            keep_alone(alone, found.token)
+            keep_alone(alone, settings.token, found.token)
         return f"{alone or path} has the new token; a runner that runs takes it over with `taskscaler reload`"
 
     return _done(ask, keep)
