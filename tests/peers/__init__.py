@@ -59,6 +59,13 @@ REAL_RUNNER = Peer(
     programs=(_named("GITLAB_RUNNER"),),
     is_insisted_on=False,
 )
+STEP_RUNNER = Peer(
+    marker="step_runner",
+    name="GitLab's step runner",
+    remedy="set STEP_RUNNER to its path",
+    programs=(_named("STEP_RUNNER"),),
+    is_insisted_on=False,
+)
 PROMETHEUS = Peer(
     marker="prometheus",
     name="Prometheus",
@@ -73,7 +80,7 @@ CHROMIUM = Peer(
     programs=tuple(Path(found) if (found := which(name)) else None for name in ("chromium",)),
     is_insisted_on=os.environ.get(INSIST) == "required",
 )
-PEERS = (INDEPENDENT, REAL_RUNNER, PROMETHEUS, CHROMIUM)
+PEERS = (INDEPENDENT, REAL_RUNNER, STEP_RUNNER, PROMETHEUS, CHROMIUM)
 
 
 class Absent:

@@ -11,7 +11,7 @@ from typing import NoReturn
 
 from job_steps._definitions import Parameter
 from job_steps._errors import StepFailed
-from job_steps._values import Hidden, Value, bounded, checked, kind_of, number_text
+from job_steps._values import Hidden, Value, bounded, checked, decimal_text, kind_of
 
 MAX_FILE = 4 * 1024 * 1024
 """Bytes of one such file."""
@@ -57,7 +57,7 @@ def read_exports(data: bytes) -> dict[str, str]:
         elif isinstance(value, str):
             text = value
         elif isinstance(value, (int, float)):
-            text = number_text(value)
+            text = decimal_text(value)
         else:
             kind = kind_of(value)
             raise StepFailed(f"the export `{name}` (line {line}) is of type {kind}; expected string, number or boolean")

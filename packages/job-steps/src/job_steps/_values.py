@@ -25,6 +25,9 @@ MAX_TEXT = 4 * 1024 * 1024
 MAX_NODES = 100_000
 """Texts, numbers, lists and structs in one value."""
 
+_ESCAPED = {ord(each): f"\\u{ord(each):04x}" for each in "<>&\u2028\u2029"}
+"""What Go's encoding/json does not leave in a string, so that steps see the same here and there."""
+
 KINDS = ("string", "number", "boolean", "array", "struct")
 """The types that inputs and outputs may have, as files name them."""
 
@@ -183,7 +186,7 @@ def _write(value: Value, pieces: list[str]) -> None:
 def _quoted(text: str) -> str:
     from json import dumps
 
-    return dumps(text, ensure_ascii=False)
+    return dumps(text, ensure_ascii=False).translate(_ESCAPED)
 
 
 def number_text(number: float) -> str:
@@ -195,8 +198,12 @@ def number_text(number: float) -> str:
         digits, _, exponent = repr(number).partition("e")
         if exponent:
             return f"{digits.removesuffix('.0')}e{exponent[0]}{exponent[1:].lstrip('0')}"
-    text = format(Decimal(repr(number)), "f")
-    return text.removesuffix(".0")
+    return decimal_text(number)
+
+
+def decimal_text(number: float) -> str:
+    """Write a number without an exponent, however long it gets."""
+    return format(Decimal(repr(number)), "f").removesuffix(".0")
 
 
 def number_of(text: str) -> "int | float":
