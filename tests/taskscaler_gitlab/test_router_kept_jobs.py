@@ -150,6 +150,23 @@ async def test_a_note_that_cannot_be_removed_stops_nothing(tmp_path: Path, monke
                 await answers(serving, gitlab)
 
 
+async def test_a_job_whose_note_cannot_be_removed_waits_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Given to its runner, the next router would report it as failed while it runs; others are given meanwhile."""
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    async with keeping(tmp_path, two_phase=False) as (_, __, job):
+        kept, unnoted = Kept(tmp_path / "router" / "kept"), evolve(job, owed=Owed("1", 7, "t"), is_two_phase=True)
+        await kept.keep(RUNNER, job)
+        with monkeypatch.context() as patch:
+            patch.setattr(Path, "unlink", full)
+            assert await kept.take(RUNNER) is None
+        await kept.keep(RUNNER, unnoted)
+        assert [*kept] == [job, unnoted]
+        assert [await kept.take(RUNNER) for _ in range(3)] == [job, unnoted, None]
+
+
 async def answers(serving: Serving, gitlab: FakeGitLab) -> None:
     """See that it does."""
     async with GitLabClient(serving.urls[0]) as client:

@@ -68,15 +68,22 @@ class Kept:
         self._jobs.setdefault(runner, []).append(job)
 
     async def take(self, runner: bytes) -> KeptJob | None:
-        """The job that waits for a runner, if there is one."""
-        waiting = self._jobs.get(runner)
-        if not waiting:
-            return None
-        found = waiting.pop(0)
-        if not waiting:
-            del self._jobs[runner]
-        with anyio.CancelScope(shield=True):  # first: who finds the note would report a job that runs
-            await self.settle(found.owed)
+        """The job that waits for a runner, if there is one; one whose note cannot be removed waits on."""
+        stays: list[KeptJob] = []
+        found: KeptJob | None = None
+        while found is None and (waiting := self._jobs.get(runner)):
+            found = waiting.pop(0)
+            if not waiting:
+                del self._jobs[runner]
+            try:
+                with anyio.CancelScope(shield=True):  # first: who finds the note would report a job that runs
+                    await self.settle(found.owed)
+            except OSError as error:
+                log.warning("not_given", extra={"job": found.owed.number, "error": one_line(str(error))})
+                stays.append(found)
+                found = None
+        if stays:
+            self._jobs[runner] = [*stays, *self._jobs.get(runner, [])]
         return found
 
     def overdue(self, now: float) -> list[KeptJob]:
