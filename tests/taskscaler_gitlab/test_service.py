@@ -8,7 +8,7 @@ import pytest
 from anyio import from_thread
 from attrs import asdict, evolve
 
-from fleeting import ConfigError, JournalError, LoopClock, MemoryJournal, Usage
+from fleeting import ConfigError, JournalError, LoopClock, MemoryJournal, Unreachable, Usage
 from fleeting.testing import FakeCloud
 from gitlab_jobs import Job, Outcome
 from gitlab_jobs.client import Reporting
@@ -144,6 +144,25 @@ async def test_a_job_whose_instance_goes_before_it_began_is_placed_again(gitlab:
         assert len({name for _, name in runs.runs}) == len(runs.runs) == 2
         assert bench.service.jobs[0].record()["tries"] == 2
         assert bench.service.jobs[0].record()["instance"] != first
+
+
+async def test_where_nobody_answers_on_a_connection_that_lives_a_job_is_not_placed_again(
+    gitlab: FakeGitLab, tmp_path: Path
+) -> None:
+    """As if the Docker daemon there hung: the instance is suspect, and the next try goes elsewhere."""
+    instances: list[str] = []
+
+    async def mute_at_first(_: Job, lease: Lease, __: Reporting) -> Outcome:
+        instances.append(lease.instance)
+        if len(instances) == 1:
+            raise Unreachable("the Docker daemon did not answer within 30s")
+        return Outcome(is_success=True)
+
+    number = gitlab.enqueue(a_job())
+    runs = Scripted(mute_at_first, begins=False)
+    async with serving(tmp_path, gitlab, runs=runs, max_instances=1, capacity_per_instance=1):
+        assert (await gitlab.ended(number)).state is State.SUCCESS
+    assert len({*instances}) == len(instances) == 2
 
 
 async def test_a_job_whose_instance_goes_while_it_runs_fails_honestly(gitlab: FakeGitLab, tmp_path: Path) -> None:

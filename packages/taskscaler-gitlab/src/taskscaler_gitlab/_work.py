@@ -576,6 +576,10 @@ class Work:
                     directory=self.directory.path,
                     name=self.try_name,
                 )
+        except Unreachable as error:
+            if not lease.cut_off:  # what should have answered there does not, and the next try must not meet it again
+                lease.mark_suspect(str(error))
+            raise
         except (LeaseLost, ConnectError, CommandLost, NameUnknown, _NotOurs):
             raise
         except Exception as error:
