@@ -90,6 +90,10 @@ async def test_jobs_get_slots_of_the_pools_of_their_rules(gitlab: FakeGitLab, tm
         held.go.set()
         for number in jobs:
             assert (await gitlab.ended(number)).state is State.SUCCESS
+        await bench.until(lambda: not bench.service.running)
+        assert "is over: succeeded\nthe rule 'live' sends it to on-demand (stage live)" in said_of(bench, jobs[1])
+    async with start() as bench:  # of an earlier one's jobs, too
+        assert "the rule 'live' sends it to on-demand (stage live)" in said_of(bench, jobs[1])
 
 
 async def test_no_more_jobs_run_by_a_rule_than_it_allows(gitlab: FakeGitLab, tmp_path: Path) -> None:

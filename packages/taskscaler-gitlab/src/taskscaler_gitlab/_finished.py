@@ -55,6 +55,9 @@ class Finished:
     disk_written: int | None = None
     """Bytes likewise."""
 
+    dispatched: str | None = None
+    """What became of it by the rules of ``[[dispatch]]``, as a sentence without its end; None: there were none."""
+
     @property
     def usage(self) -> Usage:
         """What it has used."""
@@ -145,7 +148,8 @@ class FinishedJob:
         """Say how it ended."""
         how = self.how
         project = f" of {how.project}" if how.project else ""
-        return (f"{self.id} ({self.name}{project}) {over_in_words(how.state, how.why, how.usage)}",)
+        ended = f"{self.id} ({self.name}{project}) {over_in_words(how.state, how.why, how.usage)}"
+        return (ended, how.dispatched) if how.dispatched else (ended,)
 
     @property
     def kept(self) -> Kept:

@@ -119,6 +119,7 @@ class JobView:
             cpu_time=self._usage.cpu_time,
             peak_memory=self._usage.peak_memory,
             disk_written=self._usage.disk_written,
+            dispatched=work.record.dispatched or None,
         )
 
     async def wait(self) -> None:
