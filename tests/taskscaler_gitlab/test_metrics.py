@@ -18,6 +18,7 @@ from taskscaler.observers.metrics import Metrics
 from taskscaler_gitlab import read_config
 from taskscaler_gitlab._metrics import RunnerMetrics, Standing, endpoint_of, runner_label
 from tests.taskscaler.metrics_of import read
+from tests.taskscaler_gitlab.cells_here import cell
 from tests.taskscaler_gitlab.services import FILE, PLACE, Held, Scripted, a_job, serving
 
 pytestmark = [
@@ -97,6 +98,32 @@ async def test_what_a_runner_does_is_shown(gitlab: FakeGitLab, tmp_path: Path) -
     assert after["gitlab_runner_worker_slots_number"] == 4
     assert gitlab.runner_token not in shown
     assert not [word for word in ("made up", "fails", *gitlab.runner_token.split("-")[1:]) if word in shown]
+
+
+async def test_each_of_several_gitlabs_is_shown(tmp_path: Path) -> None:
+    """Its jobs, what it answers, and whether it is asked; a runner of one GitLab has no more series than before."""
+    metrics, held = Metrics(), Held()
+    good, wrong = cells = [cell(tmp_path, "good"), cell(tmp_path, "wrong")]
+    (tmp_path / "wrong.token").write_text("glrt-wrong")
+    number = good.gitlab.enqueue(a_job())
+    name = "taskscaler_gitlab_cell_{}"
+
+    def of(which: str) -> dict[str, float]:
+        samples = (each for family in metrics.registry.collect() for each in family.samples)
+        return {each.labels["cell"]: each.value for each in samples if each.name == name.format(which)}
+
+    async with serving(tmp_path, good.gitlab, cells=cells, runs=Scripted(held), metrics=metrics) as bench:
+        await bench.until(lambda: of("asked") == {"good": 1, "wrong": 0} and of("jobs") == {"good": 1, "wrong": 0})
+        held.go.set()
+        await good.gitlab.ended(number)
+        await bench.until(lambda: of("jobs") == {"good": 0, "wrong": 0} and of("requests")["good"] == 1)
+        assert of("jobs_total") == {"good": 1, "wrong": 0}
+        value, meter = metrics.registry.get_sample_value, bench.service._meter
+        refused = {**(meter.labels if meter else {}), "cell": "wrong", "status_class": "4xx"}
+        await bench.until(lambda: value(name.format("answers_total"), refused) == wrong.gitlab.calls.total())
+        shown = {each.name for each in metrics.registry.collect() if each.name.startswith(name.format(""))}
+    page = (Path(__file__).parents[2] / "docs" / "reference" / "metrics.md").read_text()
+    assert {each.removesuffix("_total") for each in re.findall(r"`(taskscaler_gitlab_cell_\w+)`", page)} == shown
 
 
 @pytest.mark.parametrize(

@@ -47,9 +47,26 @@ _OF_JOBS: Final[Mapping[tuple[str, str], str]] = {
     ("GET", "artifacts"): "download_artifacts",
 }
 
+_OF_CELLS: Final = "taskscaler_gitlab_cell_"
+
 _DURATIONS: Final = (30, 60, 300, 600, 1800, 3600, 7200, 10800, 18000, 36000)
 _QUEUES: Final = (1, 3, 10, 30, 60, 120, 300, 900, 1800, 3600)
 _ANSWERS: Final = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
+
+
+@frozen
+class CellStanding:
+    """How it stands with one of several GitLabs."""
+
+    jobs: int
+    """That run, or will."""
+
+    requests: int
+    """For jobs, under way."""
+
+    is_asked: bool
+    """Whether it is asked as others are: it is not left out because it does not answer, nor has refused the token too
+    often."""
 
 
 @frozen
@@ -71,6 +88,9 @@ class Standing:
     concurrent: int
     limit: int
     """0: any number."""
+
+    cells: Mapping[str, CellStanding] = field(factory=dict)
+    """If it asks several GitLabs, each of them by its name."""
 
 
 def endpoint_of(call: str) -> str:
@@ -141,6 +161,12 @@ class RunnerMetrics(Collector):
     retries: Counter[tuple[str, ...]] = field(init=False)
     """By endpoint and method."""
 
+    cells_taken: Counter[str] = field(factory=Counter, init=False)
+    """Jobs of each GitLab."""
+
+    cells_answers: Counter[tuple[str, ...]] = field(factory=Counter, init=False)
+    """Answers of each GitLab by their class."""
+
     errors: LoggedErrors = field(factory=LoggedErrors, init=False)
     failed: Counter[str] = field(init=False)
     _durations: Histogram = field(init=False)
@@ -172,15 +198,17 @@ class RunnerMetrics(Collector):
         labels = [*self.labels, *more]
         return Histogram(f"gitlab_runner_{name}_seconds", question, labels, buckets=[*bounds], registry=self.registry)
 
-    def job_taken(self, queued: float, *, size: int = 0, depth: int = 0) -> None:
+    def job_taken(self, queued: float, *, cell: str = "", size: int = 0, depth: int = 0) -> None:
         """GitLab has handed out a job.
 
         Args:
             queued: Seconds that it waited there.
+            cell: Which GitLab, if there are several.
             size: Jobs that waited with it.
             depth: Jobs that GitLab looked at before it found this one.
         """
         self.taken += 1
+        self.cells_taken[cell] += 1
         self.queue_size, self.queue_depth = max(0, size), max(0, depth)
         self._queues.labels(**self.labels).observe(max(0.0, queued))
 
@@ -197,14 +225,14 @@ class RunnerMetrics(Collector):
             known = stage if stage in STAGES else "other"
             self._stages.labels(**self.labels, stage=known).observe(max(0.0, seconds))
 
-    def answered(self, call: str, status: int, seconds: float) -> None:
-        """GitLab has answered a call, such as ``POST jobs/request``."""
+    def answered(self, call: str, status: int, seconds: float, cell: str = "") -> None:
+        """GitLab has answered a call, such as ``POST jobs/request``; *cell*: which one, if there are several."""
         about = {"endpoint": endpoint_of(call), "method": call.partition(" ")[0].lower()}
         known = status in HTTPStatus._value2member_map_
         self._statuses.labels(**self.labels, **about, status=str(status) if known else "other").inc()
-        self._answers.labels(**self.labels, **about, status_class=f"{status // 100}xx" if known else "other").observe(
-            seconds
-        )
+        class_ = f"{status // 100}xx" if known else "other"
+        self._answers.labels(**self.labels, **about, status_class=class_).observe(seconds)
+        self.cells_answers[cell, class_] += 1
 
     def retried(self, call: str) -> None:
         """A call is made again, because GitLab was busy."""
@@ -228,6 +256,8 @@ class RunnerMetrics(Collector):
         yield self._gauge("request_concurrency", "How many requests for jobs are under way?", now.requests)
         yield from self._of_requests(now)
         yield from self._of_workers(now)
+        if now.cells:
+            yield from self._of_cells(now.cells)
         for name, question, value in (
             ("size", "How many jobs waited at GitLab when it handed out the last one?", self.queue_size),
             ("depth", "How many jobs did GitLab look at to find the last one?", self.queue_depth),
@@ -269,6 +299,27 @@ class RunnerMetrics(Collector):
         question = "How often did GitLab refuse the runner's token so often that it rests?"
         yield self._counter("worker_health_check_failures", question, {(): self.silences})
 
+    def _of_cells(self, cells: Mapping[str, CellStanding]) -> Iterable[Metric]:
+        """Each of several GitLabs, which GitLab Runner has not: by names of our own."""
+        gauges: Mapping[str, tuple[str, Callable[[CellStanding], float]]] = {
+            "jobs": ("How many of the runner's jobs are of which GitLab?", lambda each: each.jobs),
+            "requests": ("How many requests for jobs are open to which GitLab?", lambda each: each.requests),
+            "asked": ("Is the GitLab asked for jobs? 0: it is left out, or has refused the token.", _asked),
+        }
+        for name, (question, value) in gauges.items():
+            made = GaugeMetricFamily(f"{_OF_CELLS}{name}", question, labels=[*self.labels, "cell"])
+            for cell, standing in cells.items():
+                made.add_metric([*self.labels.values(), cell], value(standing))
+            yield made
+        taken: dict[tuple[str, ...], float] = {(each,): self.cells_taken[each] for each in cells}
+        answers: dict[tuple[str, ...], float] = {
+            **dict.fromkeys([(each, "2xx") for each in cells], 0),
+            **self.cells_answers,
+        }
+        yield self._counter("jobs", "How many jobs were taken of which GitLab?", taken, ["cell"], of=_OF_CELLS)
+        more = ["cell", "status_class"]
+        yield self._counter("answers", "What does which GitLab answer?", answers, more, of=_OF_CELLS)
+
     def describe(self) -> Iterable[Metric]:
         """Name nothing: of GitLab's names, a gauge and a counter differ in ``_total`` alone."""
         return ()
@@ -279,9 +330,18 @@ class RunnerMetrics(Collector):
         return made
 
     def _counter(
-        self, name: str, question: str, values: Mapping[tuple[str, ...], float], more: Iterable[str] = ()
+        self,
+        name: str,
+        question: str,
+        values: Mapping[tuple[str, ...], float],
+        more: Iterable[str] = (),
+        of: str = "gitlab_runner_",
     ) -> Metric:
-        made = CounterMetricFamily(f"gitlab_runner_{name}", question, labels=[*self.labels, *more])
+        made = CounterMetricFamily(f"{of}{name}", question, labels=[*self.labels, *more])
         for key, value in values.items():
             made.add_metric([*self.labels.values(), *key], value)
         return made
+
+
+def _asked(cell: CellStanding) -> float:
+    return float(cell.is_asked)

@@ -34,7 +34,7 @@ from taskscaler_gitlab._gitlab import about, client_of
 from taskscaler_gitlab._keeping import Limits, outdated
 from taskscaler_gitlab._limits import Facts, describe
 from taskscaler_gitlab._manager_caches import tidy
-from taskscaler_gitlab._metrics import RunnerMetrics, Standing, runner_label
+from taskscaler_gitlab._metrics import CellStanding, RunnerMetrics, Standing, runner_label
 from taskscaler_gitlab._noted_settings import NotedSettings
 from taskscaler_gitlab._paused import is_paused, pause, unpause
 from taskscaler_gitlab._record import KEYS, JobDirectory, Left, Record, Stage, found, hold, read_left
@@ -234,7 +234,7 @@ class RunnerService:
             self.metrics.label(labels)
             self._asking.meter = self._meter = RunnerMetrics(self.metrics.registry, labels, lambda: self._standing)
             for cell in self._cells:
-                cell.client.http.observer = self._meter.answered
+                cell.client.http.observer = partial(self._meter.answered, cell=cell.name)
                 cell.client.http.on_retry = self._meter.retried
 
     @property
@@ -252,7 +252,20 @@ class RunnerService:
             wanted_requests=sum(each.runner.polling.wanted for each in self._cells),
             concurrent=self.config.top.concurrent,
             limit=runner.limit,
+            cells=self._standing_of_cells,
         )
+
+    @property
+    def _standing_of_cells(self) -> Mapping[str, CellStanding]:
+        """How it stands with each of several GitLabs."""
+        if len(self._cells) == 1:
+            return {}
+        jobs = Counter(work.shop.cell for work in self._active)
+        facts = zip(self._cells, self._asking.facts(jobs), strict=True)
+        return {
+            cell.name: CellStanding(of.jobs, of.requests, is_asked=of.out_for is None and not of.silent_for)
+            for cell, of in facts
+        }
 
     def _take_up(self) -> None:
         for cell in self._cells:
@@ -664,7 +677,8 @@ class RunnerService:
         log.info("job_taken", extra={"job": job.id, "project": project, "job_name": name, "cell": cell.name})
         if self._meter is not None:
             info = job.job_info
-            self._meter.job_taken(info.time_in_queue_seconds, size=info.queue_size, depth=info.queue_depth)
+            queue = {"size": info.queue_size, "depth": info.queue_depth}
+            self._meter.job_taken(info.time_in_queue_seconds, cell=cell.name, **queue)
         return noted
 
     async def _refuse(self, cell: Cell, job: Job, key: str, why: str) -> None:
