@@ -43,7 +43,7 @@ def test_the_next_token_is_there_when_it_is_said_to_be(limit: float, burst: int,
     available = bucket.available(now)
     assert available is not None
     bucket.take(available, now)
-    at = bucket.next_at(now)
+    at = bucket.outlook(now)[1]
     assert at is not None
     assert at > now
     assert bucket.available(at) == 1
@@ -54,7 +54,7 @@ def test_without_a_limit_nothing_runs_out() -> None:
     bucket = TokenBucket.full(-1, 1, EPOCH)
     bucket.take(1000, EPOCH)
     assert bucket.available(EPOCH) is None
-    assert bucket.next_at(EPOCH) is None
+    assert bucket.outlook(EPOCH)[1] is None
 
 
 def test_a_limit_of_zero_gives_the_burst_and_no_more() -> None:
@@ -62,7 +62,7 @@ def test_a_limit_of_zero_gives_the_burst_and_no_more() -> None:
     bucket = TokenBucket.full(0, 2, EPOCH)
     bucket.take(2, EPOCH)
     assert bucket.available(EPOCH + 1e6) == 0
-    assert bucket.next_at(EPOCH) is None
+    assert bucket.outlook(EPOCH)[1] is None
 
 
 @given(

@@ -106,7 +106,7 @@ def test_without_a_journal_nothing_is_written() -> None:
     written, unwritten = steps
     assert [len(step.writes) for step in written] == [0, 0, 1, 1, 2, 0, 1, 0, 2]
     assert [(*step.writes,) for step in unwritten] == [()] * len(written)
-    assert [step[1:] for step in unwritten] == [step[1:] for step in written]
+    assert [[*map(list, step[1:])] for step in unwritten] == [[*map(list, step[1:])] for step in written]
 
 
 def test_nothing_is_asked_for_before_the_group_was_seen() -> None:

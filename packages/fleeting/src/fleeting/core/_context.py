@@ -4,6 +4,8 @@ The plan calls its parts, and a part only those below it: growth, power and dele
 them above what stands here. Nothing calls upwards.
 """
 
+from itertools import repeat
+
 from attrs import define
 
 from fleeting.core._due import OF_A_LIFE, Timer
@@ -37,5 +39,5 @@ class Context:
 
     def stop(self, instance: str) -> None:
         """Nothing is due for it any more, but perhaps its deletion."""
-        for due in OF_A_LIFE:
-            self.timers.cancel(Timer(due, instance))
+        # pairs are as good as timers to look them up by, and made in a fraction of the time
+        self.timers.cancel_all(zip(OF_A_LIFE, repeat(instance)))  # type: ignore[arg-type]

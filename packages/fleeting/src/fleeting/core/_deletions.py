@@ -82,8 +82,9 @@ class Deletions:
         """
         self._under_way -= 1
         for known in self._context.table.known(asked):
-            if known.deletion is not None:
-                known.deletion.sent = True
+            deletion = known.deletion
+            if deletion is not None:
+                deletion.sent = True
 
     def failed(self, answer: messages.DecreaseFailed, now: float) -> None:
         """Wait as long as the cloud wants, if that is longer than we would."""

@@ -42,7 +42,7 @@ class Due(StrEnum):
     """See whether what was requested has appeared."""
 
     RETURNED = "returned"
-    """Forget an instance that is gone, and has not come back."""
+    """Forget instances that are gone, and have not come back."""
 
     __hash__ = str.__hash__  # Enum's own is Python, and each look at a timer hashes its key
 
@@ -58,5 +58,6 @@ class Timer(NamedTuple):
 VIEW = Timer(Due.VIEW)
 DECREASE = Timer(Due.DECREASE)
 ANSWERED = Timer(Due.ANSWERED)
+RETURNED = Timer(Due.RETURNED)
 OF_A_LIFE = (Due.READY, Due.RESUMED, Due.HEARTBEAT, Due.PREPARE, Due.AGE, Due.SUSPENDED)
 """What is not to be done any more with an instance that is done for, or falls asleep."""

@@ -138,14 +138,8 @@ class Growth:
             why = self._context.disowned or why
             return Limits(room=0, tokens=0, tokens_at=None, blocked_until=inf, blocked_why=why)
         blocked_until, blocked_why = self._blocked(now)
-        return Limits(
-            room=self.room,
-            room_is=self.ceiling_is,
-            tokens=self._bucket.available(now),
-            tokens_at=self._bucket.next_at(now),
-            blocked_until=blocked_until,
-            blocked_why=blocked_why,
-        )
+        tokens, tokens_at = self._bucket.outlook(now)
+        return Limits(self.room, tokens, tokens_at, blocked_until, blocked_why, self.ceiling_is)
 
     def _blocked(self, now: float) -> tuple[float | None, str]:
         """Until when failures, or a call that hangs, keep more from being asked for, and why; None: they do not."""

@@ -6,10 +6,12 @@ from attrs import define, frozen
 
 from fleeting._types import Notice, State
 from fleeting.core._stages import (
+    TRANSITIONS,
     Asleep,
     Boot,
     Deletion,
     Held,
+    IllegalMove,
     Phase,
     Preparing,
     Ready,
@@ -19,7 +21,6 @@ from fleeting.core._stages import (
     Start,
     Unhealthy,
     Waiting,
-    check_move,
 )
 
 MOST_NOTICES = 8
@@ -138,7 +139,8 @@ class Instance:
 
     def move(self, phase: Phase) -> None:
         """Enter a stage. Raises `IllegalMove` if the table does not allow it."""
-        check_move(self.phase.stage, phase.stage)
+        if phase.stage not in TRANSITIONS[self.phase.stage]:
+            raise IllegalMove(f"{phase.stage.value} may not follow {self.phase.stage.value}")
         self.phase = phase
 
     def announce(self, notice: Notice) -> None:
@@ -212,6 +214,8 @@ class Instance:
     def availability(self) -> Availability:
         """Whether it may be given work, from all that is known of it; of several reasons the most lasting one."""
         match self.phase:
+            case Ready() as ready:
+                return self._availability_when(ready)
             case Waiting() | Preparing():
                 return Availability(Access.COMING, self.trouble) if self.trouble else COMING
             case Asleep(sleep):
@@ -220,13 +224,11 @@ class Instance:
                 return Availability(Access.LEAVING, why)
             case Unhealthy(illness):
                 return Availability(Access.CLOSING, f"its heartbeats fail: {illness}")
-            case Ready() as ready:
-                return self._availability_when(ready)
 
     def _availability_when(self, ready: Ready) -> Availability:
         """Of one that is ready."""
-        if self.notice is not None:
-            return Availability(Access.CLOSING, self.notice.why)
+        if self.notices:
+            return Availability(Access.CLOSING, self.notices[0].why)
         if ready.too_old:
             return Availability(Access.CLOSING, TOO_OLD)
         if self.paused or ready.suspect:

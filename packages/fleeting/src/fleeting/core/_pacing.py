@@ -41,12 +41,12 @@ class TokenBucket:
             self._tokens = self._saved(now) - count
             self._as_of = now
 
-    def next_at(self, now: float) -> float | None:
-        """When there is one more whole token than now; None if that never comes."""
+    def outlook(self, now: float) -> tuple[int | None, float | None]:
+        """The same, and when there is one more than now; None if that never comes."""
         available = self.available(now)
         if available is None or self.limit == 0:
-            return None
-        return now + (1 - (self._saved(now) - available)) / self.limit
+            return available, None
+        return available, now + (1 - (self._saved(now) - available)) / self.limit
 
     def _saved(self, now: float) -> float:
         """Tokens and parts of one; *now* may lie ahead."""
@@ -146,8 +146,10 @@ class Backoffs:
 
     def succeeded(self, offering: str | None) -> None:
         """One of that offering came to be of use."""
-        for each in (self.requests, self.group, self.of_problems(offering)):
-            each.succeeded()
+        self.requests.succeeded()
+        self.group.succeeded()
+        if offering is not None:
+            self.of_problems(offering).succeeded()
 
 
 OURS = "max_instances"
@@ -177,5 +179,8 @@ class Limits(NamedTuple):
         """How many of *wanted* may be asked for now."""
         if self.blocked_until is not None:
             return 0
-        bounds = [bound for bound in (self.room, self.tokens) if bound is not None]
-        return max(0, min([wanted, *bounds]))
+        if self.room is not None and self.room < wanted:
+            wanted = self.room
+        if self.tokens is not None and self.tokens < wanted:
+            wanted = self.tokens
+        return max(0, wanted)

@@ -6,7 +6,7 @@ instances something has changed.
 
 The plan takes the messages and moves instances through their stages; what it calls owns the rest: `_views` when the
 cloud's view is fetched and what of it has to be looked at, `_growth` what the cloud is asked for, `_power` which
-instances sleep, `_deletions` which are deleted with which call. What they share is in `_context`. The stages of an
+instances sleep, `_deletions` which are deleted with which call, `_departed` which are gone. What they share is in `_context`. The stages of an
 instance, what each of them knows and which may follow which, are in `_stages`; what is to be done once its time has
 come, in `_due`.
 
@@ -30,8 +30,9 @@ from fleeting._types import Notice, NoticeKind, Observation, Observed, Problem, 
 from fleeting.core import messages
 from fleeting.core._agenda import Agenda
 from fleeting.core._chance import Chance
-from fleeting.core._context import REMEMBER_LOST, Context
+from fleeting.core._context import Context
 from fleeting.core._deletions import Deletions
+from fleeting.core._departed import Departed, Departure
 from fleeting.core._due import Due, Timer
 from fleeting.core._growth import Growth
 from fleeting.core._instance import Instance, InstanceRecord, LostRecord, Origin
@@ -64,13 +65,6 @@ ROUNDS = 60
 
 LEAVING = frozenset({Stage.REMOVING, Stage.HELD})
 """Instances that are done for; nothing else is done with them."""
-
-
-class Departure(NamedTuple):
-    """How an instance went that is no more."""
-
-    at: float
-    why: str
 
 
 class Standing(NamedTuple):
@@ -127,10 +121,9 @@ class Plan:
         self.config = evolve(config, preexisting=Preexisting.ADOPT) if observing else config
         self.pool = config.name
         self.observing = observing
-        self._journaled = journaled
         self._chance = chance
         self._now = self._began = now
-        self._turn = Turn()
+        self._turn = Turn(journaled=journaled)
         last_view = LastView()
         self._table = InstanceTable(last_view)
         self._timers: Timers[Timer] = Timers()
@@ -152,8 +145,7 @@ class Plan:
         self.agenda = Agenda(self._context, self._views, self._growth, self._deletions, observing)
         """What it will do and when, if nothing else happens."""
 
-        self._lost: dict[str, float] = {}
-        self._departures: dict[str, Departure] = {}
+        self._departed = Departed(self._context)
         self.missed = 0
         """How often a view did not show a known instance that was not expected to go; to be read."""
 
@@ -298,7 +290,7 @@ class Plan:
 
     def departed(self, instance: str) -> Departure | None:
         """How an instance went; None if it is there, was never known, or went long ago or in an earlier life."""
-        return self._departures.get(instance)
+        return self._departed.how(instance)
 
     @property
     def wake_at(self) -> float | None:
@@ -320,13 +312,13 @@ class Plan:
             growth = self._growth
             outstanding = growth.outstanding
             standing = Standing(
-                coming=self.coming,
-                removing=self.removing,
-                total=len(self._table.by_id) + outstanding,
-                outstanding=outstanding,
-                withdrawable=growth.withdrawable,
-                room=growth.room,
-                ceiling=growth.ceiling,
+                self.coming,
+                self.removing,
+                len(self._table.by_id) + outstanding,
+                outstanding,
+                growth.withdrawable,
+                growth.room,
+                growth.ceiling,
             )
             if standing != self._standing:
                 self._standing = standing
@@ -425,9 +417,7 @@ class Plan:
             case Due.HEARTBEAT:
                 self._turn.actions.append(messages.Heartbeat(self.pool, timer.id))
             case Due.RETURNED:
-                self._lost.pop(timer.id)
-                self._departures.pop(timer.id, None)
-                self._turn.write(LOST, timer.id)
+                self._departed.forget(now)
             case Due.VIEW:
                 self._views.fetch(now)
             case Due.PREPARE:
@@ -540,8 +530,9 @@ class Plan:
                 self._shown_resting(known, now)
             case State.CREATING:
                 pass
-        falls_asleep = known.stage is Stage.ASLEEP and known.state is not State.SUSPENDED
-        waits = known.stage is Stage.WAITING and known.state is not State.CREATING  # for that there is nothing to do
+        stage = known.phase.stage
+        falls_asleep = stage is Stage.ASLEEP and known.state is not State.SUSPENDED
+        waits = stage is Stage.WAITING and known.state is not State.CREATING  # for that there is nothing to do
         if waits or falls_asleep:
             self._views.look_at(known.id)  # something may be done then even if it shows what this one does
 
@@ -563,9 +554,10 @@ class Plan:
 
     def _shown_running(self, known: Instance, now: float) -> None:
         """The view shows it running; as long as nobody knows what came of a call, only one fetched later counts."""
-        if known.stage is Stage.ASLEEP and not self._power.about_to_sleep(known.id):
+        if known.phase.stage is Stage.ASLEEP and not self._power.about_to_sleep(known.id):
             self._power.wake_up(known, Boot(Start.WOKEN), now)  # somebody else did
-        self._unpause(known, now)
+        if known.paused:
+            self._unpause(known, now)
         if isinstance(known.phase, Waiting) and known.phase.unsure_since <= self._views.started:
             self._prepare(known, known.phase, now)
 
@@ -575,7 +567,8 @@ class Plan:
         waits = isinstance(known.phase, Waiting) and known.phase.boot.start is not Start.RESUMED
         boots = waits or known.stage is Stage.PREPARING
         if known.stage is Stage.ASLEEP:
-            self._unpause(known, now)
+            if known.paused:
+                self._unpause(known, now)
             self._timers.cancel(Timer(Due.SUSPENDED, known.id))
             if known.state is State.SUSPENDED:
                 self._power.seen_suspended(known)
@@ -590,7 +583,8 @@ class Plan:
         """It is not in the view: gone if that was to be expected, or if this is no single bad read."""
         known.missed += 1
         self._views.look_at(known.id)
-        expected = (known.deletion is not None and known.deletion.sent) or known.state is State.DELETING
+        deletion = known.deletion
+        expected = (deletion is not None and deletion.sent) or known.state is State.DELETING
         self.missed += not expected
         if expected or known.missed > 1 or known.connection_dead:
             self._gone(known, messages.LossKind.VANISHED, "the cloud no longer shows it", now)
@@ -600,7 +594,7 @@ class Plan:
 
     def _appeared(self, instance: str, observed: Observed, now: float, *, first: bool) -> bool:
         """A new one is in the view. Returns False if its presence is to be refused."""
-        returned = instance in self._lost
+        returned = instance in self._departed
         leaving = observed.state is State.DELETING
         if observed.state is State.DELETED or (leaving and returned) or instance in self._views.refused:
             return True
@@ -811,11 +805,10 @@ class Plan:
             self._table.pause(known, reason)
 
     def _unpause(self, known: Instance, now: float) -> None:
-        """All is well (again)."""
-        if known.paused:
-            self._table.pause(known, "")
-            if isinstance(known.phase, Preparing) and known.phase.prepared:
-                self._become_ready(known, known.phase, now)
+        """All is well again."""
+        self._table.pause(known, "")
+        if isinstance(known.phase, Preparing) and known.phase.prepared:
+            self._become_ready(known, known.phase, now)
 
     # --- shrinking ---------------------------------------------------------------------------------------
 
@@ -856,19 +849,16 @@ class Plan:
 
     def _gone(self, known: Instance, kind: messages.LossKind, detail: str, now: float) -> None:
         """It is no more."""
-        self._announce_loss(known, None if known.deletion is not None else messages.Loss(kind, detail))
+        if known.announced:
+            self._announce_loss(known, None if known.deletion is not None else messages.Loss(kind, detail))
         self._table.drop(known)
         if known.stage not in LEAVING:  # else it was stopped before
             self._context.stop(known.id)
         self._timers.cancel(Timer(Due.DELETE, known.id))
         self._power.forget(known.id)
         self._growth.gone(known.intent)
-        until = now + REMEMBER_LOST
-        self._lost[known.id] = until
-        self._departures[known.id] = Departure(now, known.removing or detail)
-        self._timers.set(Timer(Due.RETURNED, known.id), until)
-        self._turn.write(INSTANCE, known.id)
-        self._turn.write(LOST, known.id)
+        self._departed.add(known.id, known.removing or detail, now)
+        self._turn.write_instance(known.id)
         self._turn.actions.append(messages.Forget(self.pool, known.id))
         self._turn.events.append(messages.Ended(known.id))
 
@@ -886,9 +876,8 @@ class Plan:
             self._growth.restore(self._id(key), intent, explained[self._id(key)], now)
         for key, record in recovered.get(INSTANCE, {}).items():
             self._restore_instance(self._id(key), record, now)
-        for key, lost in recovered.get(LOST, {}).items():
-            self._lost[self._id(key)] = lost.until
-            self._timers.set(Timer(Due.RETURNED, self._id(key)), lost.until)
+        for key, lost in sorted(recovered.get(LOST, {}).items(), key=lambda item: item[1].until):
+            self._departed.remember(self._id(key), lost.until)
 
     def _restore_instance(self, instance: str, record: InstanceRecord, now: float) -> None:
         """A known instance: it has to become ready again, or its removal goes on."""
@@ -912,7 +901,7 @@ class Plan:
         """What the journal is to hold of it after this turn."""
         key = self._key(id_)
         if kind == LOST:
-            until = self._lost.get(id_)
+            until = self._departed.until(id_)
             return Drop(kind, key) if until is None else Put(kind, key, LostRecord(pool=self.pool, until=until))
         kept: Intent | Instance | None = self._growth.intents.get(id_) if kind == INTENT else self._table.by_id.get(id_)
         return Drop(kind, key) if kept is None else Put(kind, key, kept.record(self.pool))
@@ -934,8 +923,10 @@ class Plan:
         self._deletions.send(self._now)
         if self._growth.queued:
             self._growth.drop_blocked(self._now)
-        turn.events += [messages.Changed(id_) for id_ in self._table.take_changed()]
-        if turn.is_empty:
+        changed = self._table.take_changed()
+        if changed:
+            turn.events += [messages.Changed(id_) for id_ in changed]
+        elif turn.is_empty:
             return NOTHING
         if self.observing:
             step = Step((), [each for each in turn.actions if isinstance(each, messages.Update)], turn.events)
@@ -945,7 +936,7 @@ class Plan:
             turn.actions.append(messages.Suspend(self.pool, tuple(turn.suspensions)))
         if turn.resumptions:
             turn.actions.append(messages.Resume(self.pool, tuple(turn.resumptions)))
-        writes = [self._record(*each) for each in turn.writes] if self._journaled else ()
+        writes = [self._record(*each) for each in turn.writes]
         step = Step(writes, turn.actions, turn.events)
         turn.begin()
         return step

@@ -111,6 +111,8 @@ class Power:
 
     def time_boot(self, known: Instance) -> None:
         """One that was to be resumed need not be lost as long as it sleeps: views decide which timer ends its try."""
+        if isinstance(known.phase, Waiting) and known.phase.boot.start is Start.NEW:  # it never slept
+            return
         ready, resumed = Timer(Due.READY, known.id), Timer(Due.RESUMED, known.id)
         sleeps_on = self._sleeps_on(known)
         before, after = (ready, resumed) if sleeps_on else (resumed, ready)
@@ -138,8 +140,9 @@ class Power:
 
     def forget(self, instance: str) -> None:
         """It is no more, or is to be removed."""
-        self.falling.discard(instance)
-        self._unanswered.discard(instance)
+        if self.falling or self._unanswered:
+            self.falling.discard(instance)
+            self._unanswered.discard(instance)
 
     # --- the cloud's answers -----------------------------------------------------------------------------
 

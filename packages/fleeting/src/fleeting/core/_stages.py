@@ -181,12 +181,6 @@ class IllegalMove(AssertionError):
     """A stage may not follow another: a defect of the plan."""
 
 
-def check_move(before: Stage, after: Stage) -> None:
-    """Raise `IllegalMove` unless the table allows it."""
-    if after not in TRANSITIONS[before]:
-        raise IllegalMove(f"{after.value} may not follow {before.value}")
-
-
 def diagram() -> str:
     """The table as a Mermaid diagram; that an instance may be gone at any time is left out but for REMOVING."""
     moves = [

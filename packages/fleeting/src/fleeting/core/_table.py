@@ -1,7 +1,7 @@
 """The table of known instances, and what is counted of them. Pure; reading a count is O(1)."""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from fleeting.core._instance import Instance
 from fleeting.core._last_view import LastView
@@ -50,9 +50,10 @@ class InstanceTable:
 
     def move(self, instance: Instance, phase: Phase) -> None:
         """Have it enter a stage. Raises `IllegalMove` if the table of transitions does not allow it."""
-        self._by_stage[instance.stage] -= 1
+        before = instance.phase.stage
         instance.move(phase)
-        self._by_stage[instance.stage] += 1
+        self._by_stage[before] -= 1
+        self._by_stage[phase.stage] += 1
         self.note_change(instance)
 
     def pause(self, instance: Instance, why: str) -> None:
@@ -75,7 +76,9 @@ class InstanceTable:
         self._changed[instance.id] = None
         self._last_view.look_at(instance.id)
 
-    def take_changed(self) -> list[str]:
+    def take_changed(self) -> Sequence[str]:
         """Those of which something has changed since this was last asked, and that are known still, each once."""
+        if not self._changed:
+            return ()
         changed, self._changed = self._changed, {}
         return [instance for instance in changed if instance in self.by_id]

@@ -21,6 +21,9 @@ class Timers(Generic[K]):
         self.heap: list[tuple[float, int, K]] = []
         """Empty: none is set."""
 
+        self._most = FEW
+        """With more entries than these, the heap is looked at for superseded ones."""
+
         self._count = 0  # breaks ties, so that keys are never compared
 
     def set(self, key: K, at: float) -> None:
@@ -30,10 +33,10 @@ class Timers(Generic[K]):
             return
         self._count += 1
         self._entries[key] = entry = (at, self._count, key)
-        heapq.heappush(self.heap, entry)
-        entries = len(self.heap)
-        if entries > FEW and entries > 4 * len(self._entries):
-            self._compact()
+        heap = self.heap
+        heapq.heappush(heap, entry)
+        if len(heap) > self._most:
+            self._tidy()
 
     def advance(self, key: K, at: float) -> None:
         """Let *key* be due at *at*, unless it is due before that anyway."""
@@ -44,6 +47,12 @@ class Timers(Generic[K]):
     def cancel(self, key: K) -> None:
         """Forget *key*; nothing happens if it is not set."""
         self._entries.pop(key, None)
+
+    def cancel_all(self, keys: Iterable[K]) -> None:
+        """Forget all of them."""
+        entries = self._entries
+        for key in keys:
+            entries.pop(key, None)
 
     def at(self, key: K) -> float | None:
         """When *key* is due; None if it is not set."""
@@ -76,7 +85,9 @@ class Timers(Generic[K]):
             del self._entries[key]
             yield key
 
-    def _compact(self) -> None:
-        """Drop superseded entries, which would else pile up where times are often moved."""
-        self.heap = list(self._entries.values())
-        heapq.heapify(self.heap)
+    def _tidy(self) -> None:
+        """Drop superseded entries if most are, which would else pile up where times are often moved."""
+        if len(self.heap) > 4 * len(self._entries):
+            self.heap = list(self._entries.values())
+            heapq.heapify(self.heap)
+        self._most = max(FEW, 4 * len(self._entries))

@@ -15,20 +15,26 @@ class Turn:
 
     actions: list[messages.Action] = field(factory=list)
     events: list[messages.Event] = field(factory=list)
+    journaled: bool = True
+    """Whether anybody keeps a journal; else no writes are noted."""
+
     suspensions: list[str] = field(factory=list)
     resumptions: list[str] = field(factory=list)
 
     def write(self, kind: str, id_: str) -> None:
         """A record may have changed; it is made at the end of the turn, once, however often it has changed."""
-        self.writes[kind, id_] = None
+        if self.journaled:
+            self.writes[kind, id_] = None
 
     def write_intent(self, intent: str) -> None:
         """Store it."""
-        self.write(INTENT, intent)
+        if self.journaled:
+            self.writes[INTENT, intent] = None
 
     def write_instance(self, instance: str) -> None:
         """Store it."""
-        self.write(INSTANCE, instance)
+        if self.journaled:
+            self.writes[INSTANCE, instance] = None
 
     @property
     def is_empty(self) -> bool:
@@ -39,4 +45,5 @@ class Turn:
     def begin(self) -> None:
         """Empty it; what was handed over stays as it is."""
         self.writes, self.actions, self.events = {}, [], []
-        self.suspensions, self.resumptions = [], []
+        if self.suspensions or self.resumptions:
+            self.suspensions, self.resumptions = [], []
