@@ -89,7 +89,7 @@ def test_a_slot_of_what_is_removed_is_seen(kind: str, monkeypatch: pytest.Monkey
     """A job comes just as an idle instance is removed: who still hands out its slots deletes it under the job."""
 
     def stay_open(_: Ledger, node: Node) -> None:
-        node.pool_slots.lists.to_remove.pop(node.instance, None)
+        node.pool_slots.to_remove.pop(node.instance, None)
 
     announce = Plan._announce_loss
 
@@ -99,9 +99,9 @@ def test_a_slot_of_what_is_removed_is_seen(kind: str, monkeypatch: pytest.Monkey
 
     sync = Core._sync
 
-    def see_nothing_leave(core: Core, pool: str, instance: str, now: float) -> None:
-        if core.plans[pool].instances[instance].availability.access is not Access.LEAVING:
-            sync(core, pool, instance, now)
+    def see_nothing_leave(core: Core, pool: str, known: Instance, node: Node | None, now: float) -> None:
+        if known.availability.access is not Access.LEAVING:
+            sync(core, pool, known, node, now)
 
     monkeypatch.setattr(Ledger, "retire", stay_open)
     monkeypatch.setattr(Plan, "_announce_loss", tell_of_losses_only)

@@ -842,20 +842,21 @@ Thing = tuple[str, str, str]
 
 def next_actions(core: Core, now: float, *, routine: bool) -> tuple[float, list[Thing]]:
     """Let time pass for a core alone, until it does something, be it routine or not, or an instance grows too old."""
-    told, tell = [], core._take_event
+    told, take_over = [], core._route
     slept = {place: asleep(known) for place, known in all_instances(core).items()}
 
-    def hear(pool: str, event: messages.Event, now: float) -> None:
-        if isinstance(event, messages.Changed):
-            known, node = core.plans[pool].instances[event.instance], core.ledger.node(pool, event.instance)
-            before, slept[pool, known.id] = slept.get((pool, known.id), False), asleep(known)
-            if known.availability.why == TOO_OLD and node is not None and node.closed not in FINAL:
-                told.append(("age", pool, known.id))
-            if before != slept[pool, known.id] and known.stage not in {Stage.REMOVING, Stage.HELD}:
-                told.append(("unturned", pool, known.id))
-        tell(pool, event, now)
+    def hear(pool: str, step: Step, now: float) -> None:
+        for event in step.events:
+            if isinstance(event, messages.Changed):
+                known, node = core.plans[pool].instances[event.instance], core.ledger.node(pool, event.instance)
+                before, slept[pool, known.id] = slept.get((pool, known.id), False), asleep(known)
+                if known.availability.why == TOO_OLD and node is not None and node.closed not in FINAL:
+                    told.append(("age", pool, known.id))
+                if before != slept[pool, known.id] and known.stage not in {Stage.REMOVING, Stage.HELD}:
+                    told.append(("unturned", pool, known.id))
+        take_over(pool, step, now)
 
-    core._take_event = hear  # type: ignore[method-assign]
+    core._route = hear  # type: ignore[method-assign]
     for _ in range(1000):
         done = [thing for action in core.tick(now).actions for thing in things_done(action)]
         turned = {thing[1:] for thing in done if thing[0] in {"suspend", "resume"}}
@@ -1359,8 +1360,8 @@ class CoreMachine(RuleBasedStateMachine):
         pools = core.ledger.pools.items()
         before = {pool: (pool_slots.version, [*pool_slots.changed_sleepers]) for pool, pool_slots in pools}
         for name, plan in core.plans.items():
-            for id_ in plan.instances:
-                core._sync(name, id_, self.world.now)
+            for known in plan.instances.values():
+                core._sync(name, known, core.ledger.node(name, known.id), self.world.now)
         assert (core._writes, core._actions) == ([], [])
         assert before == {pool: (pool_slots.version, [*pool_slots.changed_sleepers]) for pool, pool_slots in pools}
 

@@ -1152,9 +1152,13 @@ class LedgerMachine(RuleBasedStateMachine):
                 usable=sum(each.usable for each in counted),
                 kept=sum(each.kept for each in counted),
                 blocked=sum(each.blocked for each in counted),
+                to_remove=sum(each.to_remove for each in counted),
                 rare=Rarities(
                     *(sum(values) for values in zip(ORDINARY, *(each.rare for each in counted), strict=True))
                 ),
+            )
+            assert ids(pool_slots.to_remove.values()) == ids(
+                node for node in pool_slots.nodes.values() if node.counts.to_remove
             )
             for nodes, each in zip(pool_slots.lists, Lists._fields, strict=True):
                 assert ids(nodes.values()) == ids(

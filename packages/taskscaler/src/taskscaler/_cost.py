@@ -8,6 +8,7 @@ beyond what was billed already when this manager began.
 
 from bisect import bisect_left, insort
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
 from heapq import heappop, heappush
 
 from attrs import define, field, frozen
@@ -48,12 +49,12 @@ class Tariff:
         """Seconds that are billed for an instance that ran so long."""
         return self.increments(_micros(seconds)) * self.increment / _MICRO
 
-    @property
+    @cached_property
     def increment(self) -> int:
         """Of which a whole number is billed, in microseconds; at least 1."""
         return max(1, _micros(self.billing_increment))
 
-    @property
+    @cached_property
     def minimum(self) -> int:
         """Increments that are billed at least."""
         return -(-_micros(self.minimum_billing) // self.increment)

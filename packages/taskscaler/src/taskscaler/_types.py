@@ -1,6 +1,7 @@
 """The vocabulary of taskscaler: pools and policies. Names, meanings and defaults are GitLab's."""
 
 from collections.abc import Mapping
+from functools import cached_property
 from typing import Protocol
 
 from attrs import field, frozen
@@ -64,7 +65,7 @@ class Policy:
         if mode == ADAPTIVE and not self.idle_time:
             raise ValueError("static, or an idle_time above 0: it is the price at which idling is weighed")
 
-    @property
+    @cached_property
     def adaptive(self) -> bool:
         """Whether it is learned how long idling pays."""
         return self.mode == ADAPTIVE

@@ -110,10 +110,10 @@ class Calm:
         usable = in_use = arriving = total = 0
         withdrawable, stuck = False, True
         for footing in self._footings:
-            acquired, free, _, blocked, rare = footing.slots.counts
+            acquired, free, _, blocked, to_remove, rare = footing.slots.counts
             if footing.plan.handled != footing.handled or rare is not footing.rare:
                 footing.look(rare)
-            if ledger.bound or not footing.plain:
+            if to_remove or ledger.bound or not footing.plain:
                 return None
             usable += free
             in_use += acquired + blocked + rare.cleaning
@@ -123,7 +123,7 @@ class Calm:
             stuck = stuck and footing.stuck
         if self._ceiling is not None and total > self._ceiling:
             return None
-        idle_target = idle_slots(policy, in_use)
+        idle_target = idle_slots(policy, in_use) if policy.scale_factor else policy.idle_count
         called_for = ledger.pending + idle_target
         if ledger.reserved:
             called_for += self._reserved_demand(policy, in_use)

@@ -130,7 +130,7 @@ class Choices:
         if decision.excess or decision.displaced:
             return False
         pools = self.ledger.pools
-        return not any(pool.excess or any(pools[pool.pool].counts.rare[LISTED + 1 :]) for pool in decision.pools)
+        return not any(pool.excess or any(pools[pool.pool].counts.rare[LISTED:]) for pool in decision.pools)
 
     def _not_needed(
         self, idle: Iterable[Iterator[tuple[float, Node]]], spare: int, decision: Decision, policy: Policy, at: float

@@ -190,7 +190,7 @@ class Ledger:
     @property
     def to_remove(self) -> list[Node]:
         """Free nodes that are to be removed whatever the demand, but for retained ones; `retire` takes them off."""
-        return [node for pool_slots in self.pools.values() for node in pool_slots.lists.to_remove.values()]
+        return [node for pool_slots in self.pools.values() for node in pool_slots.to_remove.values()]
 
     @property
     def suspendable(self) -> list[Node]:
@@ -510,7 +510,8 @@ class Ledger:
         """Take in an instance that became ready; *draining*: why it is given no work even so."""
         node = self.node(pool, instance) or self._make(pool, instance)
         node.idle_since = now
-        node.idle_rank = self._next_idle_rank()
+        self._idle_rank += 1
+        node.idle_rank = self._idle_rank
         cleaning = tuple(node.cleaning.values())
         spent = draining or node.suspect or (WAS_IN_USE if node.spoiled else "")
         self._reclose(node, Closed.DRAINING if spent else None, spent)
@@ -654,13 +655,17 @@ class Ledger:
 
     def end(self, pool: str, instance: str, now: float) -> Step:
         """The instance is no more, whether or not it ever was ready; nothing need be known of it any longer."""
-        pool_slots, id_ = self.pools[pool], node_id(pool, instance)
+        pool_slots = self.pools[pool]
         returning = pool_slots.nodes.get(instance)
-        gone = Loss(LossKind.VANISHED, "it did not survive its manager")
-        broken = self.lose(returning, gone, now) if returning is not None else NOTHING
-        uses = (Drop(USES, id_),) if pool_slots.uses.pop(instance, None) is not None else ()
-        cordon = (Drop(CORDON, id_),) if pool_slots.cordons.pop(instance, None) is not None else ()
-        return Step((*broken.writes, *uses, *cordon), broken.actions)
+        broken = NOTHING
+        if returning is not None:
+            broken = self.lose(returning, Loss(LossKind.VANISHED, "it did not survive its manager"), now)
+        writes = [*broken.writes]
+        if pool_slots.uses.pop(instance, None) is not None and self._journaled:
+            writes.append(Drop(USES, node_id(pool, instance)))
+        if pool_slots.cordons.pop(instance, None) is not None:
+            writes.append(Drop(CORDON, node_id(pool, instance)))
+        return Step(writes, broken.actions) if writes or broken.actions else NOTHING
 
     def longest_idle(self, pool: str) -> Iterator[Node]:
         """The pool's usable nodes of which no slot is acquired, the one that fell idle first at first."""
@@ -677,7 +682,7 @@ class Ledger:
     def idle_cordoned(self, pool: str) -> Iterator[Node]:
         """Those of the pool's cordoned nodes that could be used otherwise, and may be given up. O(cordoned nodes)."""
         for node in self.pools[pool].lists.cordoned.values():
-            if not (node.busy or node.closed or node.retained or node.counts.rare.to_remove):
+            if not (node.busy or node.closed or node.retained or node.counts.to_remove):
                 yield node
 
     # --- closing for all ---------------------------------------------------------------------------------
@@ -813,8 +818,9 @@ class Ledger:
                 _take(node, record.slot)
                 since = record.since
                 expires_at = inf if record.expires_at is None else max(record.expires_at, claim_until)
+                self._numbered += 1
                 assignment = Assignment(
-                    self._lease_id(key, node, record.slot),
+                    LeaseId(key, self._numbered, pool, instance, record.slot),
                     node,
                     since,
                     0,
@@ -1001,6 +1007,8 @@ class Ledger:
         So do those that came since somebody who waits again. One with the very same ticket, which a place that was
         taken again after a restart may be, queues up, too: where both wait, the queue says who is first.
         """
+        if not self._fulfilled:  # as mostly
+            return
         surplus = len(self._fulfilled) - self.usable
         while self._fulfilled and self._last_fulfilled:
             ticket, key = -self._last_fulfilled[0][0], self._last_fulfilled[0][1]
@@ -1027,7 +1035,8 @@ class Ledger:
         """Hand out a slot; there is one."""
         node = self._pick(pools)
         pool_slots, slot = node.pool_slots, heapq.heappop(node.vacant)
-        lease = self._lease_id(key, node, slot)
+        self._numbered += 1
+        lease = LeaseId(key, self._numbered, pool_slots.pool, node.instance, slot)
         node.awake[slot] = self.leases[key] = Assignment(
             lease, node, now, ticket, asked_at, now + expected, persistent=persistent, pools=pools
         )
@@ -1086,17 +1095,9 @@ class Ledger:
                 node.idle_rank = self._idle_rank
         node.pool_slots.settle(node)
 
-    def _lease_id(self, key: str, node: Node, slot: int) -> LeaseId:
-        self._numbered += 1
-        return LeaseId(key, self._numbered, node.pool_slots.pool, node.instance, slot)
-
     def _clean_up(self, node: Node, slot: int, key: str) -> Clean:
         self._numbered += 1
         return Clean(node.pool_slots.pool, node.instance, slot, key, self._numbered)
-
-    def _next_idle_rank(self) -> int:
-        self._idle_rank += 1
-        return self._idle_rank
 
     def _reclose(self, node: Node, closed: Closed | None, why: str) -> None:
         """Change whether and why the node is closed."""

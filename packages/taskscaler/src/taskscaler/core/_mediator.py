@@ -7,6 +7,7 @@ one decision a few milliseconds later, from the counters: how many instances to 
 
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
 from itertools import islice
 from math import inf
 from typing import Any, NamedTuple
@@ -27,7 +28,7 @@ from fleeting.core import (
     messages,
     refusal_of,
 )
-from fleeting.events import Access, Loss, LossKind
+from fleeting.events import Access, Availability, Loss, LossKind
 from taskscaler._errors import NoCapacity, NoSuchInstance, TaskscalerError
 from taskscaler._meter import Meter
 from taskscaler._observe import DecisionEvent, Watch
@@ -74,6 +75,12 @@ BREAK_AHEAD = 30.0
 
 TAKEN = frozenset({LossKind.VANISHED, LossKind.DELETED, LossKind.PREEMPTED})
 """How instances go that their cloud has taken, announced or not."""
+
+REMOVED = Loss(LossKind.KILLED, "it was removed")
+"""Of what was on an instance that is given up."""
+
+OF_NO_USE = frozenset({Stage.WAITING, Stage.PREPARING, Stage.REMOVING, Stage.HELD})
+"""Stages of instances that may not be given work, and that are no nodes unless they were of use before."""
 
 OBSERVES = "observe_only: the scaler hands out no slots and changes nothing at the cloud"
 """Why a core that only observes refuses every acquire."""
@@ -241,8 +248,8 @@ class Core:
                 self._meter.begin(plan, now)
         self._writes += left.writes(self.ledger)
         for name, plan in self.plans.items():
-            for instance in plan.instances:
-                self._sync(name, instance, now)
+            for known in plan.instances.values():
+                self._sync(name, known, self.ledger.node(name, known.id), now)
         for pool, reasons in left.removals(self.plans).items():
             self._route(pool, self.plans[pool].remove(reasons, now), now)
         if self.observing:
@@ -271,7 +278,8 @@ class Core:
         self._add(self.ledger.release(key, now))
         if assignment is not None:
             self._releases.note_end(now)
-            self._note_rest(assignment.node, now)
+            if assignment.node.closed is Closed.LEAVING:
+                self._note_rest(assignment.node, now)
         return self._end()
 
     def deliver(self, lease: LeaseId) -> bool:
@@ -329,7 +337,7 @@ class Core:
             why = "no slot is ready" if preemptive else "growth is throttled"
         return NoCapacity(f"{why} ({in_short(capacity)}); {remedy}", possible=possible, capacity=capacity)
 
-    @property
+    @cached_property
     def _throttles_reservations(self) -> bool:
         """Whether reservations neither buy instances nor keep those that are to spare."""
         return all(pool.reservation_throttling for pool in self.pools.values())
@@ -387,11 +395,12 @@ class Core:
         ledger, policy = self.ledger, self._policy
         usable = in_use = 0
         for pool in ledger.pools.values():
-            acquired, free, _, blocked, rare = pool.counts
+            acquired, free, _, blocked, _, rare = pool.counts
             usable += free
             in_use += acquired + blocked + rare.cleaning
-        spare = usable - ledger.pending_for_any - idle_slots(policy, in_use)
-        if ledger.reserved and not self._throttles_reservations:
+        spare = usable - (ledger.pending_for_any if ledger.bound else ledger.pending)
+        spare -= idle_slots(policy, in_use) if policy.scale_factor else policy.idle_count
+        if not self._throttles_reservations:
             spare -= ledger.reserved
         self.choices.surplus.note(spare, now)
         self._releases.note(in_use, now)
@@ -622,14 +631,7 @@ class Core:
             look_again_at = min([look_again_at, *waits_until])
         if not (removals or sleeps or wakes or self.observing or look_again_at < decision.look_again_at):
             return policy, decision
-        return policy, evolve(
-            decision,
-            removals=tuple(removals),
-            sleeps=tuple(sleeps),
-            wakes=wakes,
-            look_again_at=look_again_at,
-            observed=self.observing,
-        )
+        return policy, decision.choosing(removals, sleeps, wakes, look_again_at=look_again_at, observed=self.observing)
 
     @property
     def idling(self) -> Idling:
@@ -665,7 +667,7 @@ class Core:
     def _leaving(self) -> int:
         """Instances on their way out, over all pools."""
         return sum(
-            self.plans[pool].standing.removing + pool_slots.counts.rare.to_remove
+            self.plans[pool].standing.removing + pool_slots.counts.to_remove
             for pool, pool_slots in self.ledger.pools.items()
         )
 
@@ -694,7 +696,12 @@ class Core:
     @property
     def wake_at(self) -> float | None:
         """See `fleeting.runtime.Core`."""
-        at = min(self._look_at, self._leases_due_at, self.choices.idling.writes_at)
+        at = min(self._look_at, self.choices.idling.writes_at)
+        for timers in self._lease_timers:
+            if timers.heap:  # mostly none is set, and this is asked with each job
+                due = timers.next
+                if due is not None and due < at:
+                    at = due
         for plan in self.plans.values():
             due = plan.wake_at
             if due is not None and due < at:
@@ -727,7 +734,7 @@ class Core:
             wake_at = plan.wake_at
             if wake_at is not None and wake_at <= now:
                 self._route(plan.pool, plan.tick(now), now)
-        if self._leases_due_at <= now:
+        if any(timers.heap and (timers.next or inf) <= now for timers in self._lease_timers):
             self._end_leases(now)
         self._note_news(now)
         if now >= self._look_at:
@@ -743,17 +750,6 @@ class Core:
         if self.choices.idling.writes_at <= now:
             self._writes += self.idling.writes(now)
         return self._end()
-
-    @property
-    def _leases_due_at(self) -> float:
-        """When the next leases end, or break, for which nobody has come or there is no time left; infinite: never."""
-        at = inf
-        for timers in self._lease_timers:
-            if timers.heap:  # mostly none is set, and this is asked with each job
-                due = timers.next
-                if due is not None and due < at:
-                    at = due
-        return at
 
     def _end_leases(self, now: float) -> None:
         """Break work that will not be done in time, and end leases that nobody has come back for in time."""
@@ -803,19 +799,25 @@ class Core:
         if self.choices.staying is not None:
             changed = (event.instance for event in step.events if isinstance(event, messages.Changed))
             self.choices.staying[pool].update(dict.fromkeys(changed))  # new ones are among them
-        self._add(step)
+        self._writes += step.writes
+        self._actions += step.actions
         if self._meter is not None:
             self._meter.changed(self.plans[pool], step, now)
         if self._watch:  # before what the changes lead to: an instance is ready, then it is given work
             self._actions += self._watch.changes(self.plans[pool], step, now)
+        instances, nodes = self.plans[pool].instances, self.ledger.pools[pool].nodes
         for event in step.events:
-            self._take_event(pool, event, now)
+            if event.__class__ is messages.Changed:  # as most are
+                known, node = instances[event.instance], nodes.get(event.instance)
+                # most are of no use yet, or no more; what one will be is seen once it is ready
+                if node is not None or known.phase.stage not in OF_NO_USE:
+                    self._sync(pool, known, node, now)
+            else:
+                self._take_event(pool, event, now)
 
     def _take_event(self, pool: str, event: messages.Event, now: float) -> None:
         """Take in what a plan says: what an instance has come to be is read where it lives, by `_sync`."""
         match event:
-            case messages.Changed(instance):
-                self._sync(pool, instance, now)
             case messages.Alive(instance):
                 node = self.ledger.pools[pool].nodes[instance]
                 offers = self.ledger.offers(node)
@@ -830,15 +832,15 @@ class Core:
                 self._add(self.ledger.block(pool, error, now))
                 self._hold_back(now)
 
-    def _sync(self, pool: str, instance: str, now: float) -> None:
-        """Bring the ledger in line with what the plan knows of an instance; does nothing where it is."""
-        ledger, known = self.ledger, self.plans[pool].instances[instance]
-        node, level = ledger.node(pool, instance), known.availability
+    def _sync(self, pool: str, known: Instance, node: Node | None, now: float) -> None:
+        """Bring the ledger in line with what the plan knows of an instance; does nothing where it is.
+
+        *node*: what the ledger has of it.
+        """
+        ledger, instance, level = self.ledger, known.id, known.availability
         match level.access:
             case Access.COMING:
-                if node is None:  # as mostly; what it will be is seen once it is ready
-                    return
-                if node.closed is Closed.ASLEEP:
+                if node is not None and node.closed is Closed.ASLEEP:
                     ledger.wake(node)
             case Access.ASLEEP:
                 if node is None or node.closed is not Closed.ASLEEP:
@@ -849,24 +851,25 @@ class Core:
                 if node is not None:  # never ready again since a restart: what slept there is lost
                     self._add(ledger.lose(node, Loss(LossKind.KILLED, level.why), now))
             case _:
-                self._sync_ready(self._take_in(pool, known, now), known, now)
+                self._sync_ready(self._take_in(pool, known, node, now), known, level, now)
         node = ledger.node(pool, instance)
         if node is not None and node.retained is not (known.retained is not None):
             ledger.retain(node, retained=known.retained is not None)
 
-    def _take_in(self, pool: str, known: Instance, now: float) -> Node:
-        """The node of an instance that is ready, perhaps once more."""
-        node = self.ledger.node(pool, known.id)
+    def _take_in(self, pool: str, known: Instance, node: Node | None, now: float) -> Node:
+        """The node of an instance that is ready, perhaps once more; *node*: what there is of it."""
         if node is None or node.closed in AWAY:
-            self._note_time(pool, known.id, now)
+            self._note_time(pool, known, now)
             self.losses.arrived(pool, known.id, known.offering)
             too_old = self.plans[pool].too_old_at(known) <= now
             self._add(self.ledger.add(pool, known.id, now, draining=TOO_OLD if too_old else ""))
         return self.ledger.pools[pool].nodes[known.id]
 
-    def _sync_ready(self, node: Node, known: Instance, now: float) -> None:
+    def _sync_ready(self, node: Node, known: Instance, level: Availability, now: float) -> None:
         """The same, of one that is ready, or was until it turned out unhealthy."""
-        level, place = known.availability, (node.pool, node.instance)
+        if level.access is Access.AVAILABLE and node.closed is None:  # as mostly
+            return
+        place = node.pool, node.instance
         if known.notice is not None:
             self._sync_notice(node, known.notice, now)
         if known.stage is Stage.UNHEALTHY and place not in self._unhealthy:
@@ -908,7 +911,7 @@ class Core:
         self._unhealthy.discard(place)
         self.losses.gone(node.pool, node.instance, now, taken=cause is not None and cause.kind in TAKEN)
         cause = _as_announced(cause, self.doomed.pop(place, None))
-        self._add(self.ledger.lose(node, cause or Loss(LossKind.KILLED, "it was removed"), now))
+        self._add(self.ledger.lose(node, cause or REMOVED, now))
 
     def _hold_back(self, now: float) -> None:
         """Hand out nothing new while nothing can be remembered, or no group is known to be ours; else do it again."""
@@ -919,9 +922,8 @@ class Core:
         elif before:
             self._add(self.ledger.hand_out_again(before, now))
 
-    def _note_time(self, pool: str, instance: str, now: float) -> None:
+    def _note_time(self, pool: str, known: Instance, now: float) -> None:
         """How long the instance took to be ready, if that is known."""
-        known = self.plans[pool].instances[instance]
         boot = known.boot
         if boot is not None and boot.since is not None:
             self.choices.payoffs[pool].note(now - boot.since, now, resumed=boot.start is Start.RESUMED)
@@ -950,17 +952,20 @@ class Core:
 
     def heeds_news_at(self, now: float) -> float:
         """When a decision is due at the soonest, and at the latest if it would do something, for what is news now."""
-        return now if self.observing else max(now + COALESCE, self._rests_until)
+        if self.observing:
+            return now
+        soon = now + COALESCE
+        return max(self._rests_until, soon)
 
     def _due_at(self, now: float) -> float:
         """When the next decision is due, that may do something, now that something was taken in."""
-        soonest = self.heeds_news_at(now)
-        if not self._touched or self._look_at <= soonest:
-            return self._look_at
+        look_at, soonest = self._look_at, self.heeds_news_at(now)
+        if not self._touched or look_at <= soonest:
+            return look_at
         calm_until = self._calm_until(self._policy, now) if now < self._policy_until else None
         if calm_until is not None:
-            return min(self._look_at, calm_until)
-        return soonest if self._is_news(now) else self._look_at
+            return min(look_at, calm_until)
+        return soonest if self._is_news(now) else look_at
 
     def _calm_until(self, policy: Policy, now: float) -> float | None:
         """Until when decisions do nothing, and are spared; None: they may do something, or somebody watches."""
@@ -1048,18 +1053,20 @@ class Core:
 
     def _give_up(self, removals: Iterable[Removal], now: float) -> None:
         """Remove instances that hold no work, all of a pool in one request."""
-        by_pool = _by_pool(removals)
-        for pool, reasons in by_pool.items():
+        for pool, reasons in _by_pool(removals).items():
+            nodes = self.ledger.pools[pool].nodes
             for instance in reasons:
-                node = self.ledger.node(pool, instance)
+                node = nodes.get(instance)
                 if node is not None:
-                    self.choices.surplus.give_up(node.usable)
+                    usable = node.usable
+                    if usable:
+                        self.choices.surplus.give_up(usable)
                     self.ledger.retire(node)
             self._route(pool, self.plans[pool].remove(reasons, now), now)
 
     def _give_up_if_free(self, nodes: Iterable[Node], now: float) -> None:
         """Remove nodes whose work was broken in the same turn: after a crash they must not be used again."""
-        free = (node for node in nodes if node.counts.rare.to_remove)
+        free = (node for node in nodes if node.counts.to_remove)
         self._give_up([Removal(node.pool, node.instance, node.why_closed) for node in free], now)
 
     def _give_up_lease(self, key: str, now: float) -> Node:
@@ -1079,7 +1086,7 @@ class Core:
         returning = -(-rare.paused // pool_slots.per_node)
         woken = [node for node in pool_slots.lists.wake_requested.values() if self.choices.may_wake(node, now)]
         to_come = sum(node.counts.rare.asleep for node in woken)
-        leaving = standing.removing + rare.to_remove
+        leaving = standing.removing + counts.to_remove
         dropped = plan.dropped(now)
         over = 0 if standing.ceiling is None else standing.total - dropped - leaving - standing.ceiling
         return Supply(

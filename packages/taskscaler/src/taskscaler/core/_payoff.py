@@ -1,9 +1,9 @@
 """Whether it pays to suspend idle instances: how long resuming takes, against how long booting takes. Pure."""
 
+from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Iterable
 from math import inf
-from statistics import median
 
 from attrs import define, field, frozen
 
@@ -53,22 +53,31 @@ class _Times:
     _last: deque[tuple[float, float]] = field(factory=lambda: deque(maxlen=KEPT))
     """When it was ready, and how many seconds that took."""
 
+    _sorted: list[float] = field(factory=list)
+    """How long each of these took, ascending: each decision asks for their median, and most make no other."""
+
     _typical: float | None = None
     _holds: tuple[float, float] = (inf, -inf)
     """From when until when `_typical` is what they say, unless more are noted."""
 
     def note(self, took: float, now: float) -> None:
         """One more."""
+        if len(self._last) == KEPT:
+            del self._sorted[bisect_left(self._sorted, self._last[0][1])]
         self._last.append((now, took))
+        insort(self._sorted, took)
         self._holds = inf, -inf
 
     def typical(self, now: float) -> float | None:
         """The median of those that say something by now; None: too few to say."""
         since, until = self._holds
         if not since <= now < until:
-            fresh = [each for each in self._last if now < each[0] + FORGET]
-            self._typical = median([took for _, took in fresh]) if len(fresh) >= ENOUGH else None
-            self._holds = now, min(fresh, default=(inf,))[0] + FORGET
+            first, took = min(self._last, default=(inf,))[0], self._sorted
+            if first + FORGET <= now:
+                fresh = [each for each in self._last if now < each[0] + FORGET]
+                first, took = min(fresh, default=(inf,))[0], sorted(took for _, took in fresh)
+            self._typical = (took[(len(took) - 1) // 2] + took[len(took) // 2]) / 2 if len(took) >= ENOUGH else None
+            self._holds = now, first + FORGET
         return self._typical
 
 

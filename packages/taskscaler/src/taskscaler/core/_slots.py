@@ -3,6 +3,7 @@
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum
+from functools import cache
 from math import inf
 from typing import NamedTuple
 
@@ -132,10 +133,9 @@ class Rarities(NamedTuple):
     returners: int = 0
     """1 if the node is on its way there."""
 
-    to_remove: int = 0
+    cordoned: int = 0
     """1 if the node is in that list, as in those below."""
 
-    cordoned: int = 0
     suspendable: int = 0
     sleepers: int = 0
     wake_requested: int = 0
@@ -143,7 +143,7 @@ class Rarities(NamedTuple):
 
 ORDINARY = Rarities()
 
-LISTED = Rarities._fields.index("to_remove")
+LISTED = Rarities._fields.index("cordoned")
 """From here on the fields of `Rarities` say in which `Lists` the node is."""
 
 
@@ -162,14 +162,17 @@ class Counts(NamedTuple):
     blocked: int = 0
     """Free slots that may not be handed out, while others of the node are in use."""
 
+    to_remove: int = 0
+    """1 if the node is in that list."""
+
     rare: Rarities = ORDINARY
     """Apart, for these change with each job, and those do not."""
 
     def moved(self, before: "Counts", after: "Counts") -> "Counts":
         """The counters once a node counts for something else than before."""
-        acquired, usable, kept, blocked, rare = self  # reading them by name would take most of the time
-        to_acquired, to_usable, to_kept, to_blocked, to_rare = after
-        from_acquired, from_usable, from_kept, from_blocked, from_rare = before
+        acquired, usable, kept, blocked, to_remove, rare = self  # reading them by name would take most of the time
+        to_acquired, to_usable, to_kept, to_blocked, to_to_remove, to_rare = after
+        from_acquired, from_usable, from_kept, from_blocked, from_to_remove, from_rare = before
         if to_rare is not from_rare:
             changes = zip(rare, to_rare, from_rare, strict=True)
             rare = Rarities(*[total + new - old for total, new, old in changes])
@@ -178,20 +181,24 @@ class Counts(NamedTuple):
             usable + to_usable - from_usable,
             kept + to_kept - from_kept,
             blocked + to_blocked - from_blocked,
+            to_remove + to_to_remove - from_to_remove,
             rare,
         )
 
 
 NOTHING_COUNTED = Counts()
-WORN_OUT = Counts(rare=Rarities(to_remove=1))
+WORN_OUT = Counts(to_remove=1)
 """What a free node counts for that may not be used any more."""
+
+
+@cache
+def _limited(taken: int, room: int, blocked: int) -> Counts:
+    """What a node counts for that nothing is the matter with, where uses are limited."""
+    return Counts(taken, room, 1, blocked)
 
 
 class Lists(NamedTuple):
     """Nodes of a pool that something is to be done with, by the instances' ids; in the order in which they came."""
-
-    to_remove: "OrderedDict[str, Node]"
-    """Free nodes that are to be removed whatever the demand, but for retained ones."""
 
     cordoned: "OrderedDict[str, Node]"
     """Those that get no new work because an operator wants it so."""
@@ -258,8 +265,10 @@ class Node:
     place: tuple[int, int] | None = None
     """Where it stands in the pool's `by_busy`, and in its `idle` if that is not 0."""
 
-    id: str = Factory(lambda self: node_id(self.pool_slots.pool, self.instance), takes_self=True)
-    """``pool/instance``, unique over all pools."""
+    @property
+    def id(self) -> str:
+        """``pool/instance``, unique over all pools."""
+        return node_id(self.pool_slots.pool, self.instance)
 
     @property
     def pool(self) -> str:
@@ -316,13 +325,15 @@ class Node:
 
 def contribution(node: Node) -> Counts:
     """What a node counts for, and in which lists it is, from what is known of it."""
-    pool_slots, taken, free = node.pool_slots, len(node.awake), len(node.vacant)
+    pool_slots, taken = node.pool_slots, len(node.awake)
     if node.closed is None and not (node.cleaning or node.asleep or pool_slots.why_blocked or pool_slots.cordons):
-        if not pool_slots.max_uses:
+        most = pool_slots.max_uses
+        if not most:
             return pool_slots.ordinary[taken]
-        room = min(free, max(0, pool_slots.max_uses - pool_slots.uses.get(node.instance, 0)))
+        free, left = len(node.vacant), most - pool_slots.uses.get(node.instance, 0)
+        room = free if free <= left else max(0, left)
         if room or taken:  # as nearly always; the rest would come to the same
-            return Counts(taken, room, 1, free - room if taken else 0)
+            return _limited(taken, room, free - room if taken else 0)
     if not (taken or node.cleaning or node.asleep or node.retained or pool_slots.cordons or pool_slots.why_blocked):
         if node.closed is Closed.RETIRED:
             return NOTHING_COUNTED
@@ -355,14 +366,14 @@ def _uncommon_contribution(node: Node) -> Counts:
         asleep=offered if asleep else 0,
         returning=offered if away and not asleep else 0,
         returners=int(away and not asleep),
-        to_remove=int(spent and not (node.busy or kept or node.retained or closed is Closed.RETIRED)),
         cordoned=int(cordoned),
         suspendable=int(suspended > 0 and node.rests and wears and not (cordoned or node.retained)),
         sleepers=int(asleep and not node.suspect and (offered > 0 or not node.busy)),
         wake_requested=int(away and bool(cleaning or any(lease.resuming for lease in node.leases))),
     )
     blocked = 0 if node.rests else free - (offered if away else usable)
-    return Counts(len(node.awake), usable, int(kept), blocked, ORDINARY if rare == ORDINARY else rare)
+    to_remove = int(spent and not (node.busy or kept or node.retained or closed is Closed.RETIRED))
+    return Counts(len(node.awake), usable, int(kept), blocked, to_remove, ORDINARY if rare == ORDINARY else rare)
 
 
 class LeaseId(NamedTuple):
@@ -610,6 +621,9 @@ class PoolSlots:
     counts: Counts = NOTHING_COUNTED
     """What all nodes add up to."""
 
+    to_remove: OrderedDict[str, Node] = Factory(OrderedDict)
+    """Free nodes that are to be removed whatever the demand, but for retained ones; by the instances' ids."""
+
     lists: Lists = Factory(Lists.empty)
     version: int = 0
     """Grows with each change of a node, or of what it is used for."""
@@ -641,6 +655,9 @@ class PoolSlots:
     rearranged: int = 0
     """Grows whenever a node may have come to be idle that had been so before, and was closed or retained meanwhile."""
 
+    _last_rank: int = 0
+    """No idle node has a higher `idle_rank`."""
+
     idle_sorted: bool = True
     """Whether the idle nodes are in the order in which they fell idle; not after one was closed for a while."""
 
@@ -649,8 +666,12 @@ class PoolSlots:
         self.version += 1
         before, after = node.counts, contribution(node)
         node.counts = after
-        if after != before:
+        if after is not before and after != before:
             self.counts = self.counts.moved(before, after)
+            if after.to_remove and not before.to_remove:
+                self.to_remove[node.instance] = node
+            elif before.to_remove and not after.to_remove:
+                del self.to_remove[node.instance]
         if after.rare is not before.rare:
             listed = zip(self.lists, before.rare[LISTED:], after.rare[LISTED:], strict=True)
             for nodes, was, is_ in listed:
@@ -669,19 +690,19 @@ class PoolSlots:
         if node.counts is NOTHING_COUNTED:  # it was given up before
             return
         self.counts = self.counts.moved(node.counts, NOTHING_COUNTED)
-        for nodes in self.lists:
+        for nodes in (self.to_remove, *self.lists):
             nodes.pop(node.instance, None)
         if node.counts.rare.sleepers:
             self.changed_sleepers[node.instance] = None
 
     def _place(self, node: Node) -> None:
         """Move a node to where it is found by how many of its slots are taken, if any other may be handed out."""
-        usable, busy = node.counts.usable, self.per_node - len(node.vacant)
+        usable, busy, before = node.counts.usable, self.per_node - len(node.vacant), node.place
         place = (busy, 0 if busy or node.retained else usable) if usable else None
-        if place == node.place:
+        if place == before:
             return
-        if node.place is not None:
-            was_busy, cost = node.place
+        if before is not None:
+            was_busy, cost = before
             del self.by_busy[was_busy][node.instance]
             if cost:
                 idle = self.idle[cost]
@@ -690,20 +711,16 @@ class PoolSlots:
                     del self.idle[cost]
         node.place = place
         if place is not None:
-            among = self.by_busy[busy]
-            if not busy:
-                self._note_order(node, among)
-            among[node.instance] = node
-            if place[1]:
-                idle = self.idle.setdefault(usable, OrderedDict())
-                self._note_order(node, idle)
-                idle[node.instance] = node
+            self.by_busy[busy][node.instance] = node
             self.fullest = max(self.fullest, busy)
-
-    def _note_order(self, node: Node, among: OrderedDict[str, Node]) -> None:
-        """It comes behind all of them, though it may have fallen idle before."""
-        if among and next(reversed(among.values())).idle_rank > node.idle_rank:
-            self.idle_sorted = False
+            if busy:
+                return
+            if place[1]:
+                self.idle.setdefault(usable, OrderedDict())[node.instance] = node
+            if node.idle_rank >= self._last_rank:
+                self._last_rank = node.idle_rank
+            else:  # it comes behind some that fell idle later
+                self.idle_sorted = False
 
     def sort_idle(self) -> None:
         """Put the idle nodes in the order in which they fell idle, if they are not."""

@@ -14,7 +14,7 @@ from attrs import define, field
 from fleeting import NoticeKind, Observation, Observed, State
 from fleeting.core import messages
 from taskscaler._cost import Tariff
-from taskscaler.simulation._distributions import Distribution, InOrder
+from taskscaler.simulation._distributions import Constant, Distribution, InOrder
 from taskscaler.simulation._environment import Course, Fate, PoolEnvironment
 
 OUT_OF_STOCK = "the cloud has no capacity"
@@ -137,8 +137,6 @@ class Cloud:
         match action:
             case messages.Prepare(_, instance):
                 self._schedule(self._ready_time(instance), partial(self._prepare, instance))
-            case messages.Forget():
-                pass
             case messages.Update():
                 self._answer(self._show)
             case messages.Increase(_, intent, count):
@@ -380,6 +378,8 @@ class Cloud:
 
     def _draw(self, subject: str, distribution: Distribution) -> float:
         """The next time of that kind."""
+        if isinstance(distribution, Constant):  # as many are, and no stream is drawn from
+            return distribution.seconds
         if isinstance(distribution, InOrder):
             place = self._places[subject] = self._places.get(subject, -1) + 1
             if place < len(distribution.values):

@@ -108,6 +108,7 @@ class Simulation:
         self._progress_at = jobs.ends
         """When a job ended last, or the last one came."""
 
+        self._expected = len(jobs)
         self._patience = PATIENCE + max(jobs.durations)
         self._running: dict[LeaseId, float] = {}
         """Since when each job runs."""
@@ -132,7 +133,7 @@ class Simulation:
             AllRemoved: self._all_removed,
             DecisionEvent: self._notify,
             InstanceEvent: self._notify,
-            **dict.fromkeys(get_args(messages.Action), self._ask_cloud),
+            **dict.fromkeys({*get_args(messages.Action)} - {messages.Forget}, self._ask_cloud),
         }
 
     def _core(self) -> Core:
@@ -380,7 +381,7 @@ class Simulation:
         """See whether that was the last."""
         tally = self._tally
         self._progress_at = max(self._progress_at, self.now)
-        if tally.done + tally.refused == len(self.jobs):
+        if tally.done + tally.refused == self._expected:
             if self._drain:
                 self._after(0.0, self._remove_all)
             else:

@@ -99,8 +99,9 @@ class Tally:
 
     def queue(self) -> None:
         """It got none at once."""
-        self.peak_waiting = max(self.peak_waiting, self.waiting)
-        self.this_step.waiting = max(self.this_step.waiting, self.waiting)
+        waiting, step = self.waiting, self.this_step
+        step.waiting = max(step.waiting, waiting)
+        self.peak_waiting = max(self.peak_waiting, waiting)
 
     def start(self, came: float, waited: float) -> None:
         """A job got a slot that came then, after so many seconds."""
