@@ -6,9 +6,9 @@ instances something has changed.
 
 The plan takes the messages and moves instances through their stages; what it calls owns the rest: `_views` when the
 cloud's view is fetched and what of it has to be looked at, `_growth` what the cloud is asked for, `_power` which
-instances sleep, `_deletions` which are deleted with which call, `_departed` which are gone. What they share is in `_context`. The stages of an
-instance, what each of them knows and which may follow which, are in `_stages`; what is to be done once its time has
-come, in `_due`.
+instances sleep, `_deletions` which are deleted with which call, `_departed` which are gone. What they share is in
+`_context`. The stages of an instance, what each of them knows and which may follow which, are in `_stages`; what is to
+be done once its time has come, in `_due`.
 
 One that is retained is never asked to be deleted, whatever the reason: where it would be REMOVING it is HELD, as
 long as it is retained, and like any other it is gone once the view no longer shows it.
