@@ -53,7 +53,7 @@ UNSTABLE = {
 
 SOURCES = ROOT / "packages/fleeting/src/fleeting"
 
-INDEPENDENT = {"gitlab-jobs", "job-steps"}
+INDEPENDENT = {"gitlab-jobs"}
 """Packages for people who use neither a fleet nor a scaler."""
 
 OURS = {"taskscaler", "taskscaler-gitlab"}
@@ -208,9 +208,9 @@ def test_the_package_says_what_is_stable() -> None:
 )
 def test_a_package_requires_the_fleeting_that_it_was_made_for(package: Path) -> None:
     """Plugins take any of this major version; what uses more, any of this minor version."""
-    (required,) = (
-        each for each in map(Requirement, read(package)["project"]["dependencies"]) if each.name == "fleeting"
-    )
+    project = read(package)["project"]
+    lines = [*project["dependencies"], *project.get("optional-dependencies", {}).get("fleet", ())]
+    (required,) = (each for each in map(Requirement, lines) if each.name == "fleeting")
     here = Version(version("fleeting"))
     minor, major = f"{here.major}.{here.minor + 1}", f"{here.major + 1}"
     end = minor if package.name in OURS else major

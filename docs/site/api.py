@@ -43,6 +43,7 @@ PUBLIC: Sequence[str] = (
     "gitlab_jobs.coordinator",
     "gitlab_jobs.testing",
     "job_steps",
+    "job_steps.client",
     "taskscaler_gitlab",
 )
 """The modules that people import from."""

@@ -1,0 +1,81 @@
+"""What one job writes: a file that grows, and those who follow it."""
+
+import os
+from collections.abc import AsyncGenerator
+from contextlib import suppress
+from typing import Final
+
+import anyio
+
+LONGEST_LOG: Final = 256 << 20
+"""Bytes that are kept of what a job writes."""
+
+_PIECE: Final = 64 << 10
+"""Bytes that are passed on at once."""
+
+
+class JobLog:
+    """The log of one job; its file may be taken away meanwhile."""
+
+    def __init__(self, path: str, *, limit: int = LONGEST_LOG, is_over: bool = False) -> None:
+        """Open it, or make it.
+
+        Args:
+            path: Of the file.
+            limit: Bytes that are kept; the job goes on when it writes more, and the last line says so.
+            is_over: Whether nothing is added any more.
+
+        Raises:
+            OSError: It cannot be made.
+        """
+        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        self._limit = limit
+        self._size = os.fstat(self._file).st_size
+        self._lost = 0
+        self._trouble = ""
+        self._is_over = is_over
+        self._news = anyio.Event()
+
+    async def write(self, data: bytes) -> None:
+        """Add to it, as far as there is room: what a job writes is no reason to end it."""
+        self._add(data[: max(0, self._limit - self._size)])
+        self._lost += max(0, len(data) - max(0, self._limit - self._size + len(data)))
+        await anyio.lowlevel.checkpoint()
+
+    def end(self) -> None:
+        """Add nothing any more."""
+        if self._lost:
+            why = self._trouble or f"a log is kept up to {self._limit >> 20} MiB"
+            self._add(f"\n[{self._lost} bytes of this log were not kept: {why}]\n".encode())
+        self._is_over = True
+        self._news.set()
+
+    async def follow(self, offset: int) -> AsyncGenerator[bytes, None]:
+        """What is in it from a byte on, in pieces, until it is over."""
+        while True:
+            while piece := os.pread(self._file, _PIECE, offset):
+                offset += len(piece)
+                yield piece
+            if self._is_over and offset >= self._size:
+                return
+            if offset >= self._size:
+                await self._news.wait()
+
+    def close(self) -> None:
+        """Let go of the file; nobody may follow it any more."""
+        with suppress(OSError):
+            os.close(self._file)
+
+    def _add(self, data: bytes) -> None:
+        rest = memoryview(data)
+        try:
+            while rest:
+                written = os.write(self._file, rest)
+                self._size += written
+                rest = rest[written:]
+        except OSError as error:
+            self._trouble = error.strerror or str(error)
+            self._lost += len(rest)
+        if not self._is_over:
+            self._news.set()
+            self._news = anyio.Event()

@@ -1,0 +1,253 @@
+"""The agent's commands: `serve`, which a manager starts, and `run`, which runs one request and ends."""
+
+import argparse
+import fcntl
+import json
+import logging
+import os
+import signal
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO, Final
+
+import anyio
+
+from job_steps._agent._leftovers import end_leftovers
+from job_steps._agent._running import Rules, prepare, run
+from job_steps._call_errors import CallFailed
+from job_steps._messages import Job, RunMessage, State, VariableMessage
+
+if TYPE_CHECKING:
+    from job_steps import StepResult
+
+IDLE_TIME: Final = 3600.0
+"""Seconds without a job that runs and without anybody connected, after which an agent ends."""
+
+MACHINES_POLICY: Final = Path("/etc/job-steps/policy.json")
+"""Rules that every agent of a machine applies, whatever managers say: part of its image."""
+
+REFUSED: Final = 2
+"""The exit status of a request that was not carried out."""
+
+OTHER_LISTENS: Final = 75
+"""That of an agent whose directory another one has: sysexits' for trying again later."""
+
+_LONGEST_FILE: Final = 64 << 20  # bytes
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Do what the command line says; returns the exit status."""
+    parser = argparse.ArgumentParser(prog="agent.pyz", description="Run steps on this machine.")
+    commands = parser.add_subparsers(dest="command", required=True)
+    serve = commands.add_parser("serve", help="answer managers at a socket, until there is nothing to do any more")
+    serve.add_argument("directory", type=Path, help="where jobs and the socket are kept")
+    serve.add_argument("--policy", help="a file with rules, in JSON, that every job has to obey; -: standard input")
+    serve.add_argument("--idle-time", type=float, default=IDLE_TIME, help="seconds without work, then it ends")
+    one = commands.add_parser("run", help="run one request, with its log on standard output")
+    one.add_argument("request", type=Path, help="a file with the request, in JSON")
+    one.add_argument("--policy", help="a file with rules, in JSON, that it has to obey; -: standard input")
+    one.add_argument("--results", type=Path, help="a file for the tree of results, in JSON")
+    commands.add_parser("check", help="do nothing: what the first call of all takes long for, is done then")
+    given = parser.parse_args(arguments)
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s")
+    try:
+        if given.command == "check":
+            return 0
+        rules = Rules(_policies(given.policy))
+        if given.command == "serve":
+            return anyio.run(_serve, given.directory.absolute(), rules, given.idle_time)
+        return anyio.run(_run, _request(given.request), rules, given.results)
+    except (OSError, ValueError) as error:
+        _complain(_said(error))
+        return REFUSED
+    except CallFailed as failed:
+        _complain(str(failed))
+        return REFUSED
+
+
+def _complain(said: str) -> None:
+    sys.stderr.write(f"agent.pyz: {said}\n")
+
+
+def _said(error: OSError | ValueError) -> str:
+    return f"{error.filename}: {error.strerror}" if isinstance(error, OSError) and error.filename else str(error)
+
+
+async def _serve(directory: Path, rules: Rules, idle_time: float) -> int:
+    """Serve until nobody has wanted anything for a while, or somebody ends it."""
+    from job_steps._agent._listening import listen, socket_path
+    from job_steps._agent._service import Service
+    from job_steps._grpc_server import serve
+
+    jobs = _make(directory)
+    with _alone(directory) as is_alone:
+        if not is_alone:
+            _complain(f"another agent has {directory}")
+            return OTHER_LISTENS
+        path = socket_path(directory)
+
+        def ready() -> None:
+            (directory / "socket").write_text(str(path))
+            sys.stdout.write(f"listening {path}\n")
+            sys.stdout.flush()
+
+        async with anyio.create_task_group() as connections, anyio.create_task_group() as running:
+            service = Service(jobs, running, rules)
+            idle_since = anyio.current_time()
+
+            def is_over(connected: int) -> bool:
+                nonlocal idle_since
+                if connected or service.running:
+                    idle_since = anyio.current_time()
+                return anyio.current_time() - idle_since >= idle_time
+
+            async with anyio.create_task_group() as listening:
+                listening.start_soon(_end_on_signals, listening.cancel_scope)
+                await service.take_over()
+                await listen(
+                    path,
+                    lambda stream: serve(stream, service.handlers),
+                    connections=connections,
+                    ready=ready,
+                    is_over=is_over,
+                )
+                listening.cancel_scope.cancel()
+            connections.cancel_scope.cancel()  # and what runs
+        return 0
+
+
+def _make(directory: Path) -> Path:
+    """Make an agent's directory, for its user alone, and in it that of its jobs."""
+    jobs = directory / "jobs"
+    jobs.mkdir(mode=0o700, parents=True, exist_ok=True)
+    directory.chmod(0o700)
+    return jobs
+
+
+async def _end_on_signals(scope: anyio.CancelScope) -> None:
+    with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        async for _ in signals:
+            scope.cancel()
+
+
+@contextmanager
+def _alone(directory: Path) -> Iterator[bool]:
+    """Whether nobody else has a directory, for as long as the context is open."""
+    file = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+        else:
+            yield True
+    finally:
+        os.close(file)
+
+
+async def _run(asked: RunMessage, rules: Rules, results: Path | None) -> int:
+    """Run one request; the exit status is that of the step that failed."""
+    import secrets
+    from tempfile import TemporaryDirectory
+
+    prepared = await prepare(asked, rules)
+    mark = secrets.token_hex(16)
+    output = sys.stdout.buffer
+
+    async def log(data: bytes) -> None:
+        await anyio.to_thread.run_sync(_write, output, data)
+
+    outcome = None
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(_end_on_signals, tasks.cancel_scope)
+        tree: list[StepResult] = []
+        try:
+            with TemporaryDirectory(prefix="job-steps-") as files:
+                outcome = await run(prepared, mark=mark, files=Path(files), log=log, on_result=tree.append)
+        finally:
+            end_leftovers(mark)
+            if results and tree:
+                _keep(results, tree[-1])
+        tasks.cancel_scope.cancel()
+    if outcome is None:
+        return 128 + signal.SIGTERM
+    if outcome.message:
+        _complain(outcome.message)
+    failed = outcome.result.failed() if outcome.result else None
+    return 0 if outcome.state is State.SUCCESS else (failed and failed.exit_code) or 1
+
+
+def _keep(results: Path, tree: "StepResult") -> None:
+    results.write_text(json.dumps(tree.as_dict()))
+
+
+def _write(output: BinaryIO, data: bytes) -> None:
+    output.write(data)
+    output.flush()
+
+
+def _request(path: Path) -> RunMessage:
+    """Read a request from a file.
+
+    Raises:
+        OSError: There is none.
+        ValueError: It cannot be read.
+    """
+    asked = _json(path)
+    kinds: Mapping[str, type | tuple[type, ...]] = {
+        "id": str,
+        "work_dir": str,
+        "build_dir": str,
+        "env": dict,
+        "variables": list,
+        "steps": str,
+        "time_limit": (int, float, type(None)),
+    }
+    for key, value in asked.items():
+        if key not in kinds or not isinstance(value, kinds[key]):
+            raise ValueError(f"{path}: {key}: not of a request, or not of the type that it has there")
+    variables = [_variable(path, one) for one in asked.get("variables", ())]
+    env = asked.get("env", {})
+    if not all(isinstance(value, str) for value in env.values()):
+        raise ValueError(f"{path}: env: expected strings")
+    return RunMessage(
+        id=asked.get("id", ""),
+        work_dir=asked.get("work_dir", ""),
+        env=env,
+        job=Job(build_dir=asked.get("build_dir", ""), variables=variables),
+        steps=asked.get("steps", ""),
+        time_limit=float(asked.get("time_limit") or 0),
+    )
+
+
+def _variable(path: Path, one: object) -> VariableMessage:
+    kinds = {"key": str, "value": str, "file": bool, "masked": bool}
+    if not isinstance(one, dict) or not all(isinstance(value, kinds.get(key, ())) for key, value in one.items()):
+        raise ValueError(f"{path}: variables: expected objects with key, value, file and masked")
+    return VariableMessage(**one)
+
+
+def _policies(named: str | None) -> Sequence[Mapping[str, Any]]:
+    """The machine's, if it has one, and the one that was named."""
+    found = [] if named is None else [_json(Path("/dev/stdin" if named == "-" else named))]
+    return [_json(MACHINES_POLICY), *found] if MACHINES_POLICY.exists() else found
+
+
+def _json(path: Path) -> Mapping[str, Any]:
+    with path.open("rb") as file:
+        data = file.read(_LONGEST_FILE + 1)
+    if len(data) > _LONGEST_FILE:
+        raise ValueError(f"{path}: more than {_LONGEST_FILE >> 20} MiB")
+    try:
+        found = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path}: not JSON: {error}") from None
+    if not isinstance(found, dict):
+        raise ValueError(f"{path}: expected an object")
+    return found
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

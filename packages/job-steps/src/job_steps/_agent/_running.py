@@ -1,0 +1,162 @@
+"""From a request to what became of its steps: what the service and the command ``run`` have in common."""
+
+import os
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import anyio
+from anyio import to_thread
+from attrs import frozen
+
+from job_steps._agent._leftovers import MARK
+from job_steps._call_errors import CallFailed
+from job_steps._call_status import Code
+from job_steps._errors import JobStepsError
+from job_steps._messages import Cause, Job, RunMessage, State
+
+if TYPE_CHECKING:
+    from job_steps import Function, StepResult, Variable
+
+_STATES: Final = {"success": State.SUCCESS, "failure": State.FAILURE, "cancelled": State.CANCELLED}
+
+
+@frozen
+class Rules:
+    """What jobs have to obey, whatever their requests say."""
+
+    policies: Sequence[Mapping[str, Any]] = ()
+    """Each as it is written; a step has to be allowed by all."""
+
+    def admitted(self, steps: str) -> str:
+        """The steps that run in place of these.
+
+        Raises:
+            JobStepsError: They cannot be read, or must not run.
+        """
+        for written in self.policies:
+            from job_steps._gate import admit_steps
+            from job_steps._policy import policy_of
+
+            steps = admit_steps(policy_of(written), steps)
+        return steps
+
+    def gate(self) -> Callable[..., None]:
+        """What looks at each step right before it is loaded; raises `StepRefused`."""
+        gates: list[Callable[..., None]] = []
+        for written in self.policies:
+            from job_steps._gate import gate
+            from job_steps._policy import policy_of
+
+            gates.append(gate(policy_of(written)))
+
+        def admit(*step: object) -> None:
+            for one in gates:
+                one(*step)
+
+        return admit
+
+
+@frozen(kw_only=True)
+class Prepared:
+    """A request that can be carried out."""
+
+    function: "Function"
+    work_dir: str
+    env: Mapping[str, str]
+    variables: "Sequence[Variable]"
+    time_limit: float | None
+    rules: Rules
+
+
+@frozen(kw_only=True)
+class Outcome:
+    """What became of it."""
+
+    state: State
+    message: str = ""
+    cause: Cause = Cause.NONE
+    result: "StepResult | None" = None
+
+
+async def prepare(asked: RunMessage, rules: Rules) -> Prepared:
+    """Look at a request before anything of it is done.
+
+    Raises:
+        CallFailed: With `Code.INVALID_ARGUMENT` or `Code.PERMISSION_DENIED`: it must not be carried out, or cannot be.
+    """
+    return await to_thread.run_sync(_prepare, asked, rules)  # a long list takes a while to be read
+
+
+def _prepare(asked: RunMessage, rules: Rules) -> Prepared:
+    from job_steps import StepRefused, Variable, read_steps
+
+    job = asked.job or Job()
+    work_dir = job.build_dir or asked.work_dir
+    if not os.path.isabs(work_dir):  # noqa: PTH117  (no path of this host's yet)
+        raise CallFailed(Code.INVALID_ARGUMENT, f"work_dir: expected an absolute path, found {work_dir[:200]!r}")
+    _check_environment(asked.env)
+    try:
+        function = read_steps(rules.admitted(asked.steps))
+    except StepRefused as error:
+        raise CallFailed(Code.PERMISSION_DENIED, str(error)) from error
+    except JobStepsError as error:
+        raise CallFailed(Code.INVALID_ARGUMENT, str(error)) from error
+    try:
+        os.makedirs(work_dir, mode=0o700, exist_ok=True)  # noqa: PTH103  (as above)
+    except OSError as error:
+        raise CallFailed(Code.FAILED_PRECONDITION, f"work_dir: {work_dir}: {error.strerror}") from error
+    return Prepared(
+        function=function,
+        work_dir=work_dir,
+        env={**os.environ, **asked.env},
+        variables=[
+            Variable(key=one.key, value=one.value, is_file=one.file, is_masked=one.masked) for one in job.variables
+        ],
+        time_limit=asked.time_limit if asked.time_limit > 0 else None,
+        rules=rules,
+    )
+
+
+def _check_environment(env: Mapping[str, str]) -> None:
+    """Raises CallFailed if no process can have it; the values are nobody's to see."""
+    for name, value in env.items():
+        if not name or "=" in name or "\0" in name or "\0" in value:
+            raise CallFailed(Code.INVALID_ARGUMENT, f"env: {name[:100]!r} cannot be a variable of the environment")
+
+
+async def run(
+    prepared: Prepared,
+    *,
+    mark: str,
+    files: Path,
+    log: Callable[[bytes], Awaitable[None]],
+    on_result: "Callable[[StepResult], None]",
+) -> Outcome:
+    """Run steps to their end, which is never an error; cancelling it ends their processes.
+
+    Args:
+        prepared: What to run.
+        mark: In the environment of every process.
+        files: A directory of the job's own.
+        log: Gets what they write.
+        on_result: Gets the tree whenever it has grown.
+    """
+    from job_steps import run_steps
+
+    with anyio.move_on_after(prepared.time_limit):
+        result = await run_steps(
+            prepared.function,
+            directory=prepared.work_dir,
+            work_dir=prepared.work_dir,
+            env={**prepared.env, MARK: mark},
+            variables=prepared.variables,
+            log=log,
+            on_result=on_result,
+            admit=prepared.rules.gate(),
+            files=files,
+        )
+        return Outcome(state=_STATES[result.status.value], message=result.error or "", result=result)
+    return Outcome(
+        state=State.CANCELLED, message=f"its time limit of {prepared.time_limit:g} s was over", cause=Cause.TIMED_OUT
+    )

@@ -1,0 +1,179 @@
+"""What the agent answers: GitLab's `StepRunner`, and our `Results`."""
+
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import aclosing
+from functools import partial
+from pathlib import Path
+from typing import Final, TypeVar
+
+import anyio
+from anyio import to_thread
+from anyio.abc import TaskGroup
+
+from job_steps import _messages as says
+from job_steps._agent._job import LONGEST_ID, LOST, KeptJob
+from job_steps._agent._leftovers import end_leftovers
+from job_steps._agent._running import Prepared, Rules, prepare, run
+from job_steps._call_errors import CallFailed
+from job_steps._call_status import Code
+from job_steps._grpc import LONGEST_MESSAGE
+from job_steps._grpc_server import Handler, Respond
+from job_steps._messages import Cause, State
+from job_steps._protobuf import MalformedMessage, decode, encode
+
+_log = logging.getLogger("job_steps.agent")
+
+MOST_JOBS: Final = 1000
+"""That are kept; a job that is over is kept until it is closed."""
+
+END_TIMEOUT: Final = 100.0
+"""Seconds that a job that is closed may take to end, after which its caller hears that it has not."""
+
+_M = TypeVar("_M")
+
+
+class Service:
+    """The jobs of one agent."""
+
+    def __init__(self, directory: Path, tasks: TaskGroup, rules: Rules) -> None:
+        """Begin with what an earlier agent has left.
+
+        Args:
+            directory: Where jobs are kept.
+            tasks: Jobs run in it.
+            rules: What jobs have to obey.
+        """
+        self._directory = directory
+        self._tasks = tasks
+        self._rules = rules
+        self._jobs: dict[str, KeptJob] = {}
+        self._starting = anyio.Lock()
+        for kept in sorted(directory.iterdir()):
+            if job := KeptJob.load(kept):
+                self._jobs[job.id] = job
+                job.done.set()
+
+    async def take_over(self) -> None:
+        """End what an agent that was killed has left running."""
+        for job in self._jobs.values():
+            if not job.state.is_over:
+                await to_thread.run_sync(end_leftovers, job.mark)
+                job.end(State.FAILURE, LOST, Cause.LOST)
+
+    @property
+    def running(self) -> int:
+        """How many jobs have not ended."""
+        return sum(not job.state.is_over for job in self._jobs.values())
+
+    @property
+    def handlers(self) -> Mapping[str, Handler]:
+        """What can be called."""
+        return {
+            says.RUN: partial(self._answer, says.RunMessage, self._run),
+            says.STATUS: partial(self._answer, says.ById, self._status),
+            says.CLOSE: partial(self._answer, says.ById, self._close),
+            says.GET_RESULTS: partial(self._answer, says.ById, self._results),
+            says.FOLLOW_LOGS: self._follow_logs,
+            says.FOLLOW_RESULTS: self._follow_results,
+        }
+
+    async def _answer(
+        self, kind: type[_M], answer: Callable[[_M], Awaitable[object]], request: bytes, respond: Respond
+    ) -> None:
+        """Answer once."""
+        await respond(encode(await answer(_read(kind, request))))
+
+    async def _run(self, asked: says.RunMessage) -> says.Empty:
+        if not 0 < len(asked.id) <= LONGEST_ID:
+            raise CallFailed(Code.INVALID_ARGUMENT, f"a job has an id of 1 to {LONGEST_ID} characters")
+        async with self._starting:
+            if asked.id in self._jobs:
+                return says.Empty()
+            if len(self._jobs) >= MOST_JOBS:
+                raise CallFailed(
+                    Code.RESOURCE_EXHAUSTED, f"the agent keeps {MOST_JOBS} jobs already; close those that are over"
+                )
+            prepared = await prepare(asked, self._rules)
+            try:
+                job = KeptJob.begin(self._directory, asked.id)
+            except OSError as error:
+                raise CallFailed(
+                    Code.RESOURCE_EXHAUSTED, f"the job cannot be kept in {self._directory}: {error.strerror}"
+                ) from error
+            self._jobs[asked.id] = job
+            self._tasks.start_soon(self._see_through, job, prepared)
+        return says.Empty()
+
+    async def _see_through(self, job: KeptJob, prepared: Prepared) -> None:
+        """Run a job to its end, whatever that is."""
+        try:
+            with job.scope:
+                outcome = await run(prepared, mark=job.mark, files=job.files, log=job.log.write, on_result=job.grow)
+                job.end(outcome.state, outcome.message, outcome.cause)
+        except Exception:  # noqa: BLE001  (one job's is no reason to end the others)
+            _log.exception("step_job_failed", extra={"job": job.id})
+            job.end(State.FAILURE, "the agent has an error of its own; see what it logs")
+        finally:
+            if not job.state.is_over:
+                job.end(State.CANCELLED, "it was closed, or the agent was ended", Cause.CLOSED)
+
+    async def _status(self, asked: says.ById) -> says.StatusesMessage:
+        jobs = [self._job(asked.id)] if asked.id else self._jobs.values()
+        return says.StatusesMessage(jobs=[job.status() for job in jobs])
+
+    async def _close(self, asked: says.ById) -> says.Empty:
+        if (job := self._jobs.get(asked.id)) is None:
+            return says.Empty()
+        job.scope.cancel()
+        with anyio.move_on_after(END_TIMEOUT):
+            await job.done.wait()
+        if not job.done.is_set():
+            raise CallFailed(Code.INTERNAL, f"the job {job.id} has not ended within {END_TIMEOUT:g} s; try again")
+        await to_thread.run_sync(end_leftovers, job.mark)
+        if self._jobs.get(job.id) is job:
+            del self._jobs[job.id]
+            await to_thread.run_sync(job.remove)
+        return says.Empty()
+
+    async def _results(self, asked: says.ById) -> says.ResultsMessage:
+        return _results(self._job(asked.id))
+
+    async def _follow_results(self, request: bytes, respond: Respond) -> None:
+        job = self._job(_read(says.ById, request).id)
+        while True:
+            changed, is_over = job.changed, job.done.is_set()
+            await respond(encode(_results(job)))
+            if is_over:
+                return
+            await changed.wait()
+
+    async def _follow_logs(self, request: bytes, respond: Respond) -> None:
+        asked = _read(says.FollowLogsMessage, request)
+        if asked.offset < 0:
+            raise CallFailed(Code.OUT_OF_RANGE, f"a log cannot be read from byte {asked.offset}; the first one is 0")
+        async with aclosing(self._job(asked.id).log.follow(asked.offset)) as pieces:
+            async for piece in pieces:
+                await respond(encode(says.LogsMessage(data=piece)))
+
+    def _job(self, name: str) -> KeptJob:
+        if job := self._jobs.get(name):
+            return job
+        raise CallFailed(Code.NOT_FOUND, f"no job with id {name[:LONGEST_ID]!r}")
+
+
+def _read(kind: type[_M], request: bytes) -> _M:
+    try:
+        return decode(kind, request)
+    except MalformedMessage as error:
+        raise CallFailed(Code.INVALID_ARGUMENT, f"the request cannot be read: {error}") from error
+
+
+def _results(job: KeptJob) -> says.ResultsMessage:
+    tree = job.results()
+    if len(tree) > LONGEST_MESSAGE - 64:
+        raise CallFailed(
+            Code.RESOURCE_EXHAUSTED,
+            f"the results of the job have {len(tree)} bytes, more than the limit of {LONGEST_MESSAGE >> 20} MiB",
+        )
+    return says.ResultsMessage(tree=tree, is_final=job.done.is_set())

@@ -1,0 +1,229 @@
+"""What a manager says to a service that runs steps: our agent, or GitLab's own ``step-runner serve``."""
+
+import json
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from contextlib import aclosing, asynccontextmanager
+from datetime import datetime
+from typing import Any, Final, TypeVar
+
+from anyio.abc import ByteStream
+from attrs import field, frozen
+
+from job_steps import _messages as says
+from job_steps._call_errors import CallFailed
+from job_steps._call_status import Code
+from job_steps._grpc_client import GrpcClient, connect
+from job_steps._messages import Cause, State
+from job_steps._protobuf import MalformedMessage, decode, encode
+from job_steps._run import Variable
+
+CALL_TIMEOUT: Final = 60.0
+"""Seconds for a call that waits for nothing but the service."""
+
+CLOSE_TIMEOUT: Final = 120.0
+"""Seconds until a job that is closed has ended: its processes have a while to do so by themselves."""
+
+_M = TypeVar("_M")
+
+
+@frozen(kw_only=True)
+class RunRequest:
+    """A list of steps to run as one job."""
+
+    id: str
+    """Names the job, for this service; the same one again runs nothing again."""
+
+    steps: str
+    """YAML: the document of a function's interface, often ``{}``, ``---``, and the one with ``run:``."""
+
+    work_dir: str
+    """Where the steps begin; an absolute path on the instance, which is made if it is missing."""
+
+    env: Mapping[str, str] = field(factory=dict, repr=False)
+    """Added to the environment of the service, which every command has."""
+
+    variables: Sequence[Variable] = field(default=(), repr=False)
+    """The job's, which expressions have as ``vars``; none is in the environment of a command by itself."""
+
+    time_limit: float | None = None
+    """Seconds, after which our agent ends the job, whether a manager lives or not; GitLab's service takes none."""
+
+
+@frozen(kw_only=True)
+class JobStatus:
+    """How a job is."""
+
+    id: str
+    """As it was given."""
+
+    state: State
+    """Where it has got to."""
+
+    message: str = ""
+    """What went wrong; empty if nothing did."""
+
+    cause: Cause = Cause.NONE
+    """Why it ended that way, if not by itself."""
+
+    started_at: datetime | None = None
+    """By the clock of the instance; None: not yet."""
+
+    ended_at: datetime | None = None
+    """The same."""
+
+
+@frozen(kw_only=True)
+class Results:
+    """What has come of a job's steps so far."""
+
+    tree: Mapping[str, Any] | None
+    """As `StepResult.as_dict` writes it; None as long as no step has begun."""
+
+    is_final: bool
+    """Whether the job is over, so that nothing is added."""
+
+
+@asynccontextmanager
+async def step_runner(stream: ByteStream) -> AsyncIterator["StepRunnerClient"]:
+    """Speak to the service at the other end of a stream, which is closed at the end.
+
+    Args:
+        stream: Such as `Connection.open_unix` opens to the service's socket.
+    """
+    async with connect(stream) as client:
+        yield StepRunnerClient(client)
+
+
+class StepRunnerClient:
+    """One service's client; made by `step_runner`. Its calls can be repeated: after `ConnectionLost`, on a new one."""
+
+    def __init__(self, client: GrpcClient) -> None:
+        """Take what calls."""
+        self._client = client
+
+    async def run(self, request: RunRequest) -> None:
+        """Start a job, unless one of its id was started before; returns once it was.
+
+        Raises:
+            CallFailed: It cannot be started: its steps cannot be read, or a policy refuses them, as the error says.
+            ConnectionLost: It is unknown whether it was started; call again.
+        """
+        job = says.Job(
+            build_dir=request.work_dir,
+            variables=[
+                says.VariableMessage(key=one.key, value=one.value, file=one.is_file, masked=one.is_masked)
+                for one in request.variables
+            ],
+        )
+        asked = says.RunMessage(
+            id=request.id,
+            work_dir=request.work_dir,
+            env=request.env,
+            job=job,
+            steps=request.steps,
+            time_limit=request.time_limit or 0.0,
+        )
+        await self._ask(says.RUN, asked, says.Empty)
+
+    async def follow_logs(self, job: str, offset: int = 0) -> AsyncGenerator[bytes, None]:
+        """What a job writes, from a byte on, as it comes; ends when the job has, and all was passed on.
+
+        Raises:
+            CallFailed: There is no such job.
+            ConnectionLost: Call again, from where this broke off.
+        """
+        asked = encode(says.FollowLogsMessage(id=job, offset=offset))
+        async with aclosing(self._client.stream(says.FOLLOW_LOGS, asked)) as answers:
+            async for answer in answers:
+                yield _read(says.LogsMessage, answer).data
+
+    async def status(self, job: str) -> JobStatus:
+        """How a job is.
+
+        Raises:
+            CallFailed: There is no such job.
+            ConnectionLost: Call again.
+        """
+        if not job:
+            raise CallFailed(Code.INVALID_ARGUMENT, "a job has an id that is not empty")
+        found = await self._statuses(job)
+        if len(found) != 1 or found[0].id != job:
+            raise CallFailed(Code.INTERNAL, "the service answers with the status of other jobs than it was asked for")
+        return found[0]
+
+    async def statuses(self) -> Sequence[JobStatus]:
+        """How all jobs are that were started and not closed, in no order. Raises as `status`."""
+        return await self._statuses("")
+
+    async def close(self, job: str) -> None:
+        """End a job if it runs, and forget it with its log and its results; nothing if there is none.
+
+        Raises:
+            CallFailed: It has not ended.
+            ConnectionLost: Call again.
+        """
+        await self._ask(says.CLOSE, says.ById(id=job), says.Empty, timeout=CLOSE_TIMEOUT)
+
+    async def results(self, job: str) -> Results | None:
+        """What has come of a job's steps so far; None if the service has no results, as GitLab's has none.
+
+        Raises:
+            CallFailed: There is no such job.
+            ConnectionLost: Call again.
+        """
+        try:
+            return _results(await self._ask(says.GET_RESULTS, says.ById(id=job), says.ResultsMessage))
+        except CallFailed as failed:
+            if failed.code is Code.UNIMPLEMENTED:
+                return None
+            raise
+
+    async def follow_results(self, job: str) -> AsyncGenerator[Results, None]:
+        """The results of a job, again whenever there is more, the final ones last.
+
+        What comes while nobody takes the last one is left out, except the final one. Raises as `results`, and a service
+        without results is a `CallFailed` with `Code.UNIMPLEMENTED`.
+        """
+        async with aclosing(self._client.stream(says.FOLLOW_RESULTS, encode(says.ById(id=job)))) as answers:
+            async for answer in answers:
+                yield _results(_read(says.ResultsMessage, answer))
+
+    async def _statuses(self, job: str) -> Sequence[JobStatus]:
+        answer = await self._ask(says.STATUS, says.ById(id=job), says.StatusesMessage)
+        return [_status(one) for one in answer.jobs]
+
+    async def _ask(self, path: str, request: object, kind: type[_M], *, timeout: float = CALL_TIMEOUT) -> _M:
+        return _read(kind, await self._client.call(path, encode(request), timeout=timeout))
+
+
+def _read(kind: type[_M], answer: bytes) -> _M:
+    try:
+        return decode(kind, answer)
+    except MalformedMessage as error:
+        raise CallFailed(
+            Code.INTERNAL, f"the service answers with something else than was asked for: {error}"
+        ) from error
+
+
+def _status(one: says.StatusMessage) -> JobStatus:
+    """Read how a job is; a state that nobody knows yet is one that is not over."""
+    state = State(one.status) if one.status in list(State) else State.UNSPECIFIED
+    cause = Cause(one.cause) if one.cause in list(Cause) else Cause.NONE
+    return JobStatus(
+        id=one.id,
+        state=state,
+        message=one.message,
+        cause=cause,
+        started_at=one.start_time.moment if one.start_time else None,
+        ended_at=one.end_time.moment if one.end_time else None,
+    )
+
+
+def _results(one: says.ResultsMessage) -> Results:
+    try:
+        tree = json.loads(one.tree) if one.tree else None
+    except (ValueError, RecursionError) as error:
+        raise CallFailed(Code.INTERNAL, "the service answers with results that are not JSON") from error
+    if not (tree is None or isinstance(tree, dict)):
+        raise CallFailed(Code.INTERNAL, "the service answers with results that are no tree")
+    return Results(tree=tree, is_final=one.is_final)
