@@ -52,6 +52,7 @@ COMMANDS: Mapping[str, str] = {
     "taskscaler": "taskscaler.cli:main",
     "fleeting": "fleeting.cli:main",
     "gitlab-jobs": "gitlab_jobs.cli:main",
+    "job-steps": "job_steps.cli:main",
     "taskscaler-gitlab": "taskscaler_gitlab.cli:main",
 }
 """Where the parsers of the commands are."""

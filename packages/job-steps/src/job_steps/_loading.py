@@ -74,7 +74,7 @@ def _from_directory(directory: str, file: str | None, origin: Origin, *, confine
     for name in (file,) if file else FILES:
         path = f"{directory.rstrip('/')}/{name}"
         try:
-            text = _read(path)
+            text = read_text(path)
         except FileNotFoundError:
             continue
         except OSError as error:
@@ -93,7 +93,7 @@ def _from_directory(directory: str, file: str | None, origin: Origin, *, confine
     raise NotLoaded(f"there is no {names} in `{directory}`")
 
 
-def _read(path: str) -> str:
+def read_text(path: str) -> str:
     """Read a regular file that is not too big; a pipe is not waited for."""
     with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
         about = os.fstat(file.fileno())

@@ -47,7 +47,7 @@ def read_steps(text: str, *, source: str = "steps") -> Function:
     Raises:
         StepsInvalid: It is neither; the message names the line, what is there, and what was expected.
     """
-    reader = _Reader(source)
+    reader = Reader(source)
     documents = read_documents(text, source=source)
     if len(documents) == 1 and isinstance(documents[0].root, _yaml.Sequence):
         return Function(source=source, steps=reader.steps(documents[0].root))
@@ -55,7 +55,7 @@ def read_steps(text: str, *, source: str = "steps") -> Function:
 
 
 @frozen
-class _Reader:
+class Reader:
     """Reads the nodes of one file."""
 
     source: str

@@ -1,0 +1,156 @@
+"""What ``job-steps run`` and ``job-steps replay`` do."""
+
+import json
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import NoReturn
+
+import anyio
+import click
+from attrs import frozen
+
+from job_steps._definitions import Function, Parameter
+from job_steps._loading import read_text
+from job_steps._payloads import MAX_PAYLOAD, read_payload
+from job_steps._reading import read_steps
+from job_steps._references import FILES
+from job_steps._results import Status, StepResult
+from job_steps._run import Variable
+from job_steps._runner import run_steps
+from job_steps._values import Value, checked, json_text, number_of
+
+
+@frozen(kw_only=True)
+class Options:
+    """What both commands take."""
+
+    env: Sequence[str]
+    variables: Sequence[str]
+    work_dir: Path
+    cache: Path | None
+    timeout: float | None
+    as_json: bool
+
+
+def run_file(file: Path, *, inputs: Sequence[str], **options: object) -> int:
+    """Run a function's file, or a list of steps; returns the exit status."""
+    if file.is_dir():
+        names = [name for name in FILES if (file / name).exists()]
+        if not names:
+            _wrong(f"{file} has no {' and no '.join(FILES)}")
+        file /= names[0]
+    function = read_steps(read_text(str(file)), source=str(file))
+    given = {name: _input(function, name, text) for name, text in _pairs("--input", inputs).items()}
+    missing = [name for name, each in function.inputs.items() if name not in given and each.default is None]
+    if missing:
+        _wrong(f"the input `{missing[0]}` is missing; add --input {missing[0]}=VALUE")
+    return _run(function, Options(**options), directory=file.parent, inputs=given)  # type: ignore[arg-type]  # click has checked them
+
+
+def replay_payload(payload: Path, **options: object) -> int:
+    """Run the steps of a job; returns the exit status."""
+    taken = Options(**options)  # type: ignore[arg-type]  # click has checked them
+    with payload.open("rb") as file:
+        job = read_payload(file.read(MAX_PAYLOAD + 1), source=str(payload))
+    project = str(taken.work_dir.absolute())
+    return _run(job.function, taken, directory=taken.work_dir, variables=job.variables, own={"CI_PROJECT_DIR": project})
+
+
+def _run(
+    function: Function,
+    options: Options,
+    *,
+    directory: Path,
+    inputs: Mapping[str, Value] | None = None,
+    variables: Sequence[Variable] = (),
+    own: Mapping[str, str] | None = None,
+) -> int:
+    added = {**(own or {}), **_pairs("--variable", options.variables)}
+    kept = [each for each in variables if each.key not in added]
+    stream = (sys.stderr if options.as_json else sys.stdout).buffer
+
+    async def log(data: bytes) -> None:
+        stream.write(data)
+        stream.flush()
+
+    running = partial(
+        run_steps,
+        function,
+        directory=directory,
+        work_dir=options.work_dir,
+        env={**os.environ, **_pairs("--env", options.env)},
+        variables=[*kept, *(Variable(key=key, value=value) for key, value in added.items())],
+        inputs=inputs,
+        log=log,
+        cache=options.cache,
+        timeout=options.timeout,
+    )
+    result = anyio.run(running)
+    if options.as_json:
+        click.echo(json.dumps(result.as_dict(), ensure_ascii=False))
+    else:
+        _show(result)
+    return 0 if result.status is Status.SUCCESS else 1
+
+
+def _show(result: StepResult) -> None:
+    """Print what came out, for people."""
+    for name, value in result.outputs.items():
+        click.echo(f"{name} = {printable(json_text(value))}")
+    if result.status is not Status.SUCCESS:
+        click.echo(f"error: {printable(result.error or '')}", err=True)
+
+
+def printable(text: str) -> str:
+    """Replace what would control a terminal: errors and logs have text in them that steps have chosen."""
+    return "".join(each if each.isprintable() or each in "\n\t" else "\ufffd" for each in text)
+
+
+def _pairs(option: str, given: Sequence[str]) -> dict[str, str]:
+    """Divide names from values; the last of a name counts."""
+    found = {}
+    for each in given:
+        name, equals, value = each.partition("=")
+        if not equals or not name or "\0" in each:
+            _wrong(f"{option} {each}; expected NAME=VALUE")
+        found[name] = value
+    return found
+
+
+def _input(function: Function, name: str, text: str) -> Value:
+    """Take what is given on the command line for an input of its type."""
+    if name not in function.inputs:
+        from difflib import get_close_matches
+
+        near = get_close_matches(name, function.inputs, n=1)
+        known = ", ".join(f"`{each}`" for each in function.inputs) or "none"
+        _wrong(
+            f"there is no input `{name}`; " + (f"did you mean `{near[0]}`?" if near else f"the function has {known}")
+        )
+    try:
+        return _converted(function.inputs[name], text)
+    except (ValueError, RecursionError):
+        examples = {"number": "such as 3 or 0.5", "boolean": "true or false", "array": 'such as ["a", 1]'}
+        kind = function.inputs[name].kind
+        example = examples.get(kind, 'such as {"a": 1}')
+        return _wrong(f"--input {name} is of type {kind}; expected {example}")
+
+
+def _converted(parameter: Parameter, text: str) -> Value:
+    if parameter.kind == "string":
+        return text
+    if parameter.kind == "number":
+        return number_of(text)
+    found = checked(json.loads(text))
+    wanted = {"boolean": bool, "array": list, "struct": dict}[parameter.kind]
+    if not isinstance(found, wanted):
+        raise ValueError(text)
+    return found
+
+
+def _wrong(message: str) -> NoReturn:
+    click.echo(f"error: {message}", err=True)
+    sys.exit(2)

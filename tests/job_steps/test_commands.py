@@ -1,0 +1,257 @@
+"""The command `job-steps`: what people type, what they see, and how it ends."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from job_steps import StepResult
+from job_steps.cli import main
+
+GREET = """
+spec:
+  inputs:
+    name: {type: string}
+    times: {type: number, default: 1}
+    loud: {type: boolean, default: false}
+    more: {type: array, default: []}
+    about: {type: struct, default: {}}
+  outputs:
+    greeted: {type: string}
+---
+exec:
+  command:
+    - sh
+    - -c
+    - |
+      echo "hello $1 ${{ inputs.times }} ${{ inputs.loud }} $GREETING $PWD"
+      test "$1" != nobody || exit 3
+      printf '{"name":"greeted","value":"%s"}' "$1" > ${{ output_file }}
+    - sh
+    - ${{ inputs.name }}
+"""
+
+SHOW = "spec:\n---\nexec: {command: [echo, '${{ vars.CI_X }}']}\n"
+
+TESTS = """
+- name: greets
+  inputs: {name: Sally, times: 2}
+  env: {GREETING: hi}
+  expect:
+    outputs: {greeted: Sally}
+    log: [hello Sally 2, false hi /]
+- name: refuses nobody
+  inputs: {name: nobody}
+  expect: {status: failure, exit_code: 3, error: exit status 3}
+"""
+
+PASSED = "passed  greet: greets\npassed  greet: refuses nobody\npassed  show: shows\n3 of 3 tests passed\n"
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a directory that one is in, with a function in `greet`."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("GREETING", "mine")
+    (tmp_path / "greet").mkdir()
+    (tmp_path / "greet" / "func.yml").write_text(GREET)
+    (tmp_path / "show").mkdir()
+    (tmp_path / "show" / "step.yml").write_text(SHOW)
+    (tmp_path / "show" / "step.test.yml").write_text("- {name: shows, variables: {CI_X: x}, expect: {log: x}}\n")
+    return tmp_path
+
+
+def job_steps(*arguments: str) -> tuple[int, str, str]:
+    """Type a command; returns how it ended, and what it printed, also in error."""
+    done = CliRunner().invoke(main, arguments, prog_name="job-steps")
+    assert done.exception is None or isinstance(done.exception, SystemExit), done.output
+    return done.exit_code, done.stdout, done.stderr
+
+
+@pytest.mark.parametrize("file", ["greet", "greet/func.yml"])
+def test_a_function_is_run_with_inputs_of_their_types(place: Path, file: str) -> None:
+    """Steps have the environment of whoever runs them, and run where that is."""
+    code, out, err = job_steps("run", file, "--input", "name=Sally", "--input", "times=2.50", "--input", "loud=true")
+    assert (code, err) == (0, "")
+    assert out == f'hello Sally 2.5 true mine {place}\ngreeted = "Sally"\n'
+    code, out, _ = job_steps("run", file, "--input", "name=S", "--env", "GREETING=a=b", "--work-dir", "greet")
+    assert job_steps("run", "show", "--variable", "CI_X=1")[:2] == (0, "1\n")
+    assert (code, out) == (0, f'hello S 1 false a=b {place}/greet\ngreeted = "S"\n')
+
+
+def test_a_step_that_fails_ends_the_command_with_1(place: Path) -> None:
+    """The error is one line."""
+    (place / "steps.yml").write_text("- {name: a, func: ./greet, inputs: {name: nobody}}\n")
+    code, out, err = job_steps("run", "steps.yml")
+    assert (code, err) == (1, "error: step `a`: the command ended with exit status 3\n")
+    assert out.startswith('Running step "a"\nhello nobody')
+
+
+@pytest.mark.usefixtures("place")
+def test_the_result_is_json_if_one_likes() -> None:
+    """The log goes to standard error then."""
+    code, out, err = job_steps("run", "greet", "--input", "name=ä", "--json")
+    result = StepResult.from_dict(json.loads(out))
+    assert (code, result.outputs, result.exit_code) == (0, {"greeted": "ä"}, 0)
+    assert err.startswith("hello ä")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        (["run", "greet"], "error: the input `name` is missing; add --input name=VALUE"),
+        (["run", "greet", "--input", "nam=a"], "error: there is no input `nam`; did you mean `name`?"),
+        (["run", "greet", "--input", "name"], "error: --input name; expected NAME=VALUE"),
+        (["run", "greet", "--input", "times=two"], "error: --input times is of type number; expected such as 3 or 0.5"),
+        (["run", "greet", "--input", "loud=yes"], "error: --input loud is of type boolean; expected true or false"),
+        (["run", "greet", "--input", "more={}"], 'error: --input more is of type array; expected such as ["a", 1]'),
+        (["run", "greet", "--input", "about=[]"], 'error: --input about is of type struct; expected such as {"a": 1}'),
+        (["run", "greet", "--input", f"more={'[' * 100000}"], "error: --input more is of type array; expected such"),
+        (["run", "."], "error: . has no func.yml and no step.yml"),
+        (["run", "bad.yml"], "error: bad.yml:3: unknown key `exek` in the second document; did you mean `exec`?"),
+        (["run", "/dev/null"], "error: `/dev/null` is not a file"),
+        (["run", "nowhere"], "Error: Invalid value for 'FILE': Path 'nowhere' does not exist."),
+        (["test", "empty"], "error: there is no test in empty; tests of func.yml are in func.test.yml"),
+        (["test", "--only", "x", "empty"], "error: there is no test that has `x` in its name in empty; tests of"),
+        (["test", "lonely"], "error: lonely/func.test.yml:1: there is no func.yml beside it, which it would test"),
+        (["replay", "bad.yml"], "error: bad.yml:1: not JSON: Expecting value (line 1)"),
+        (["replay", "list.json"], "error: list.json:1: expected the JSON object of a job, as GitLab's `jobs/request`"),
+        (["replay", "script.json"], "error: script.json:1: the job has a script, and no `run`; only jobs with `run`"),
+        (["replay", "steps.json"], "error: steps.json: run:1: unknown key `scrip` in a step; did you mean `script`?"),
+        (["replay", "keyless.json"], "error: keyless.json:1: the variable without 'key'"),
+        (["replay", "number.json"], "error: number.json:1: a variable whose key or value is not a string"),
+    ],
+)
+def test_bad_arguments_and_files_end_with_2(place: Path, arguments: list[str], error: str) -> None:
+    """One line says what is there, and what was expected; no traceback."""
+    (place / "bad.yml").write_text("spec:\n---\nexek: {}\n")
+    (place / "empty").mkdir()
+    (place / "lonely").mkdir()
+    (place / "lonely" / "func.test.yml").write_text("- name: a\n")
+    payloads = {
+        "list": [],
+        "script": {"id": 1, "steps": [{"name": "script", "script": ["true"]}]},
+        "steps": {"id": 1, "run": '[{"name": "a", "scrip": "b"}]'},
+        "keyless": {"id": 1, "run": "[]", "variables": [{"value": "a"}]},
+        "number": {"id": 1, "run": "[]", "variables": [{"key": "a", "value": 1}]},
+    }
+    for name, payload in payloads.items():
+        (place / f"{name}.json").write_text(json.dumps(payload))
+    code, out, err = job_steps(*arguments)
+    assert (code, out) == (2, "")
+    assert error in err
+    assert "Traceback" not in err
+
+
+def test_tests_beside_a_function_are_run(place: Path) -> None:
+    """Each in a directory of its own, without the environment of whoever runs them."""
+    (place / "greet" / "func.test.yml").write_text(TESTS)
+    code, out, err = job_steps("test")
+    assert (code, out, err) == (0, PASSED, "")
+    code, out, _ = job_steps("test", "greet", "--only", "nobody", "--json")
+    told = json.loads(out)
+    assert (code, told["name"], told["differences"]) == (0, "refuses nobody", [])
+    assert StepResult.from_dict(told["result"]).exit_code == 3
+    assert "mine" not in told["log"]
+    assert str(place) not in told["log"]
+
+
+def test_a_test_that_does_not_pass_says_why(place: Path) -> None:
+    """All that is not as expected, where the test is, and what was printed, without what controls terminals."""
+    (place / "greet" / "func.test.yml").write_text(r"""
+- name: wrong
+  inputs: {name: S}
+  env: {GREETING: "\e[1m"}
+  files: {a/b.txt: content}
+  expect:
+    status: failure
+    outputs: {greeted: Sally, other: 1}
+    exports: {FOO: bar}
+    error: no such thing
+    exit_code: 1
+    log: not there
+""")
+    code, out, _ = job_steps("test", "greet")
+    assert code == 1
+    lines = out.splitlines()
+    assert lines[:8] == [
+        "failed  greet: wrong",
+        "        status: expected failure, found success",
+        '        outputs: `greeted`: expected "Sally", found "S"',
+        "        outputs: `other`: expected 1, it is missing",
+        '        exports: `FOO`: expected "bar", it is missing',
+        '        error: expected "no such thing" in it, found null',
+        "        exit_code: expected 1, found 0",
+        '        log: "not there" is not in it',
+    ]
+    assert lines[8] == "        greet/func.test.yml:2"
+    assert lines[9].startswith("        | hello S 1 false \ufffd[1m /")
+    assert lines[-1] == "0 of 1 tests passed"
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("", "1: expected one document, a list of tests"),
+        ("a: 1", "1: expected one document, a list of tests"),
+        ("- a", "1: `a` as a test; expected keys and values"),
+        ("- {inputs: {}}", "1: a test has no `name`"),
+        ("- {name: a, expects: {}}", "1: unknown key `expects` in a test; did you mean `expect`?"),
+        ("- {name: a}\n- {name: a}", "2: a second test is called `a`"),
+        ("- {name: a, expect: {status: ok}}", "1: `ok` as `status` of test `a`; expected `success` or `failure`"),
+        ("- {name: a, expect: {exit_code: true}}", "1: `exit_code` of test `a` is not a whole number"),
+        ("- {name: a, files: {../b: c}}", "1: `../b` in `files` of test `a` leads out of the test's directory"),
+        ("- {name: a, files: {/b: c}}", "1: `/b` in `files` of test `a` leads out of the test's directory"),
+        ("- {name: a, env: {B: [c]}}", "1: a list as `B` in `env` of test `a`; expected a string"),
+    ],
+)
+def test_a_file_of_tests_is_read_as_strictly_as_steps(place: Path, text: str, error: str) -> None:
+    """The error names the line."""
+    (place / "greet" / "func.test.yml").write_text(text)
+    assert job_steps("test", ".") == (2, "", f"error: greet/func.test.yml:{error}\n")
+
+
+def test_a_job_is_replayed_with_its_variables(place: Path) -> None:
+    """As a runner gets it from GitLab; what is given here goes before what the job has."""
+    steps = [
+        {"name": "a", "step": "./greet", "inputs": {"name": "${{ vars.WHO }}"}},
+        {"name": "b", "script": "cat ${{ job.CERT }}; echo; echo ${{ job.CI_PROJECT_DIR }} ${{ job.SECRET }}"},
+    ]
+    variables = [
+        {"key": "WHO", "value": "Patrick", "public": True, "file": False, "masked": False},
+        {"key": "CERT", "value": "certificate", "file": True},
+        {"key": "SECRET", "value": "s3cr3ts3cr3t", "masked": True},
+    ]
+    payload = {"id": 17, "token": "glcbt-x", "run": json.dumps(steps), "variables": variables, "steps": None}
+    (place / "job.json").write_text(json.dumps(payload))
+    code, out, err = job_steps("replay", "job.json", "--json", "--variable", "WHO=Sally")
+    assert code == 0
+    assert err.splitlines() == [
+        'Running step "a"',
+        f"hello Sally 1 false mine {place}",
+        'Running step "b"',
+        "certificate",
+        f"{place} s3cr3ts3cr3t",
+    ]
+    assert "s3cr3t" not in out
+    assert json.loads(out)["steps"][1]["command"][-1].endswith("[MASKED]")
+
+
+def test_ctrl_c_ends_the_command_with_130(place: Path) -> None:
+    """What it runs is gone then, and nothing is said of Python."""
+    os.mkfifo(place / "fifo")
+    (place / "steps.yml").write_text("- {name: a, script: 'echo $$ > fifo; exec sleep 1000'}\n")
+    command = [sys.executable, "-c", "from job_steps.cli import main; main()", "run", "steps.yml"]
+    with subprocess.Popen(command, cwd=place, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        child = os.pidfd_open(int((place / "fifo").read_text()))
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+    assert (process.returncode, out, err) == (130, 'Running step "a"\n', "")
+    with pytest.raises(ProcessLookupError):
+        signal.pidfd_send_signal(child, 0)
+    os.close(child)
