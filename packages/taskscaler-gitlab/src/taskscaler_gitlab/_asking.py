@@ -27,13 +27,13 @@ Take = Callable[[Cell, Job, str], Awaitable[object]]
 """Takes a job of a cell, under the key by which it has its slot, or waits for one."""
 
 
-@frozen
+@frozen(eq=False)  # two that were made in the same moment to the same GitLab are two
 class _Poll:
     """A request for a job that is under way."""
 
     cell: Cell
     ask: Ask
-    scope: anyio.CancelScope = field(factory=anyio.CancelScope, eq=False)
+    scope: anyio.CancelScope = field(factory=anyio.CancelScope)
 
 
 @define(eq=False)
