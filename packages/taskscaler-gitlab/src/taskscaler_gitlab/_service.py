@@ -423,7 +423,13 @@ class RunnerService:
             gate=self._gate,
             cell=cell.name,
             admitted=lambda key: self._asking.admitted(key),  # noqa: PLW0108  (it is made later)
+            ended=self._make_room,
         )
+
+    def _make_room(self, key: str) -> None:
+        """A job needs no slot any more: another may have it, while its GitLab takes its time to hear of the end."""
+        self._gate.leave(key)
+        self._asking.note_change()
 
     async def pause(self) -> None:
         """See `JobOwner.pause`."""

@@ -126,6 +126,9 @@ class Shop:
     admitted: Callable[[str], Awaitable[None]] = _at_once
     """Waits until the job with a key may have a slot; raises `NoCapacity` if no slots are handed out any more."""
 
+    ended: Callable[[str], object] = field(default=lambda _: None)
+    """Hears of the key of each job that needs no slot any more; to report its end may still take long."""
+
     @property
     def two_phase(self) -> bool:
         """Whether GitLab may keep a job for us until it can run."""
@@ -400,6 +403,7 @@ class Work:
             except OSError as error:
                 log.warning("end_not_noted_down", extra={"job": self.job.id, "error": str(SystemRefused(error))})
                 self.record = record
+            self.shop.ended(record.key)
         await report.finish(outcome)
 
     async def _look_up(self) -> None:
