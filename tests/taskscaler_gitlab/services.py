@@ -13,7 +13,7 @@ from fleeting.testing import FakeCloud, FakeGroup
 from gitlab_jobs import Features, Job, JobInfo, Outcome
 from gitlab_jobs.client import GitLabClient, Reporting
 from gitlab_jobs.testing import URL, FakeGitLab
-from taskscaler import Lease, Pool, Taskscaler
+from taskscaler import Lease, Policy, Pool, Taskscaler
 from taskscaler.executors import Executor
 from taskscaler.executors.instance import InstanceConfig, InstanceExecutor
 from taskscaler.observers.metrics import Metrics
@@ -181,6 +181,7 @@ async def serving(
     traces: Traces | None = None,
     pools: Sequence[str] = ("default",),
     rules: str = "",
+    policies: Sequence[Policy] = (Policy(),),
     **pool: Any,  # noqa: ANN401  (a pool's settings)
 ) -> AsyncIterator[Bench]:
     """Run a runner while the body runs; then it leaves its jobs, or is as good as killed. *cells*: instead of one."""
@@ -206,6 +207,7 @@ async def serving(
     settings = {"max_instances": 2, "capacity_per_instance": 2, "update_interval": 0.2, **pool}
     scaler = Taskscaler(
         [Pool(group, name=name, dial=group.dial, **settings) for name, group in groups.items()],
+        policies=policies,
         clock=LoopClock(),
         journal=journal,
         delete_instances_on_shutdown=False,

@@ -34,8 +34,9 @@ PROBE = 5.0
 PROMPT = 0.25
 """Seconds that a cell which just had a job has to answer, before the slot reserved for it is offered to others."""
 
-SLOW = 1.25
-"""Seconds; a cell that took longer for its last answer is waited for only with slots that nobody else could have."""
+SLOW = 0.75
+"""Seconds; a cell that took longer for its last answer is waited for only with slots that nobody else could have: no
+slot is to be idle for longer than a second for it."""
 
 IDLE = 5.0
 """Seconds for which a request was held that means that the cell had no job for as long."""
