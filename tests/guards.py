@@ -5,6 +5,7 @@ A change of the code must not lose one of them by the way: `LIST` names them all
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 TESTS = Path(__file__).parent
@@ -13,6 +14,7 @@ LIST = TESTS / "guards.txt"
 """The names, a line each, below a heading in brackets for each kind."""
 
 
+@cache
 def found() -> dict[str, list[str]]:
     """Every guard that the tests have, sorted, by kind."""
     from fleeting.testing import CHECKS, CONNECTOR_CHECKS, DETACHED_CHECKS, FORWARDING_CHECKS, name_of
