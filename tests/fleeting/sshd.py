@@ -1,6 +1,7 @@
 """OpenSSH's own server for tests: on loopback, with keys, settings and a port of its own."""
 
 import os
+import secrets
 import signal
 import socket
 import subprocess
@@ -139,10 +140,12 @@ def configured(**config: Any) -> ConnectorConfig:  # noqa: ANN401  (the settings
 
 
 def free_port() -> int:
-    """Find a port that nobody listens on."""
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
+    """Find a port that nobody listens on; it stays free, since no system gives these to whoever wants any port."""
+    while True:
+        port = 10_000 + secrets.randbelow(20_000)
+        with socket.socket() as sock, suppress(OSError):
+            sock.bind(("127.0.0.1", port))
+            return port
 
 
 def private(path: Path, text: str) -> Path:

@@ -2,7 +2,6 @@
 
 import os
 import signal
-import socket
 import subprocess
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -18,6 +17,7 @@ from gitlab_jobs.client import GitLabClient, reporting
 from gitlab_jobs.testing import FakeGitLab, State
 from taskscaler_gitlab.cells._serve import connections_of
 from taskscaler_gitlab.cli import main
+from tests.fleeting.sshd import free_port
 from tests.gitlab_jobs.test_peers import runner as independent_runner
 from tests.gitlab_jobs.test_peers import scripted
 from tests.peers.ours import COMMAND, our_runner
@@ -34,13 +34,6 @@ pytestmark = [
 ]
 
 JOBS = 50
-
-
-def free_port() -> int:
-    """One that nobody listens at."""
-    with socket.create_server(("127.0.0.1", 0)) as found:
-        port: int = found.getsockname()[1]
-        return port
 
 
 def written(at: Cells, port: int) -> Path:
