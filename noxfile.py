@@ -120,7 +120,7 @@ def chaos(session: nox.Session) -> None:
 
 @nox.session
 def later(session: nox.Session) -> None:
-    """Run what the suite has no part of, beside more stories; arguments after ``--`` replace ``--seeds 500:2000``.
+    """Run what the suite leaves out or samples, and more stories; arguments after ``--`` replace ``--seeds 500:2000``.
 
     With two workers a core, for whole pipelines and installations have time limits of others' making. Stories take
     nothing but a core, and have what these leave of it.

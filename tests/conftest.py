@@ -23,7 +23,7 @@ from hypothesis.strategies import text
 from tests import timeouts
 from tests.chaos.tally import Tally
 from tests.golden import Golden
-from tests.in_part import IN_PART, LATER, is_in_part
+from tests.in_part import IN_PART, LATER, SAMPLED, is_in_part
 from tests.one_backend import COLLECTED, IN_TURN, runs_of
 from tests.peers import Absent, look_for_peers
 
@@ -244,7 +244,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--later",
         action="store_true",
-        help="run what a run without options has no part of, and nothing else",
+        help="run what a run without options has no part of, and what it only has samples of, and nothing else",
     )
     parser.addoption("--golden-update", action="store_true", help="write prose into tests/golden instead of comparing")
 
@@ -257,7 +257,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("--rest"):
         config.option.full = True
     if (config.getoption("--rest") or config.getoption("--later")) and not _named(config):
-        later = [each.partition("::")[0] for each in LATER]
+        later = [each.partition("::")[0] for each in (*LATER, *SAMPLED)]
         places = [*IN_PART, *IN_TURN, *later] if config.getoption("--rest") else later
         config.args = [*dict.fromkeys(places)]
     config.pluginmanager.register(timeouts)

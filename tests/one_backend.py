@@ -18,7 +18,7 @@ from zlib import crc32
 import pytest
 from attrs import frozen
 
-from tests.in_part import LATER, is_in_part
+from tests.in_part import LATER, is_in_part, is_sampled_out
 
 IN_TURN = (
     "examples/puddle/tests/",
@@ -52,7 +52,7 @@ class Runs:
     suite: Sequence[pytest.Item]
     rest: Sequence[pytest.Item]
     later: Sequence[pytest.Item]
-    """Of the rest, what the suite has in no form."""
+    """Of the rest, what the suite has in no form, and of what it has samples of, the others."""
 
 
 COLLECTED = pytest.StashKey[Runs]()
@@ -66,10 +66,15 @@ def one_backend() -> str:
 
 
 def runs_of(items: Iterable[pytest.Item]) -> Runs:
-    """Divide what was collected between the suite and ``--rest``."""
+    """Divide what was collected between the suite and ``--rest``.
+
+    Of what the suite has samples of, ``--later`` runs the others on the one backend on which the suite would.
+    """
     everything = [*items]
     later = {item for item in everything if item.nodeid.startswith(LATER)}
-    left_out = later | left_to_the_other(item for item in everything if item not in later)
+    of_the_other = left_to_the_other(item for item in everything if item not in later)
+    later |= {item for item in everything if item not in of_the_other and is_sampled_out(item)}
+    left_out = later | of_the_other
     return Runs(
         all=everything,
         suite=[item for item in everything if item not in left_out],

@@ -11,7 +11,7 @@ from typing import cast
 import pytest
 from attrs import field, frozen
 
-from tests.in_part import IN_PART, LATER
+from tests.in_part import IN_PART, LATER, SAMPLED, SAMPLES
 from tests.one_backend import BACKENDS, COLLECTED, IN_TURN, _is_its_turn, alike, runs_of
 
 SHELLS = ("sh", "bash", "dash")
@@ -55,21 +55,37 @@ def test_nothing_falls_out_of_both_runs(pytestconfig: pytest.Config) -> None:
     runs = pytestconfig.stash[COLLECTED]
     assert {*runs.suite, *runs.rest} == {*runs.all}
     assert [item.nodeid for item in runs.later if item in {*runs.suite} or item not in {*runs.rest}] == []
-    assert [item.nodeid for item in runs.rest if not item.nodeid.startswith((*IN_TURN, *IN_PART, *LATER))] == []
+    places = (*IN_TURN, *IN_PART, *LATER, *SAMPLED)
+    assert [item.nodeid for item in runs.rest if not item.nodeid.startswith(places)] == []
     both = {*runs.suite} & {*runs.rest}
     assert [item.nodeid for item in both if not item.nodeid.startswith(IN_PART)] == []
 
 
-def test_each_test_is_in_the_suite_in_one_of_its_variants(pytestconfig: pytest.Config) -> None:
-    """Whatever its other parameters are, on one backend and in one shell."""
+def test_each_test_is_in_the_suite_or_later_in_one_of_its_variants(pytestconfig: pytest.Config) -> None:
+    """Whatever its other parameters are, on one backend and in one shell; what has samples, in either of the two."""
     runs = pytestconfig.stash[COLLECTED]
     times: defaultdict[object, int] = defaultdict(int)
-    for item in runs.suite:
+    for item in (*runs.suite, *(item for item in runs.later if item.nodeid.startswith(SAMPLED))):
         times[alike(item)] += 1
     if not any("[" in each for each in pytestconfig.args):
         unseen = [item.nodeid for item in runs.all if not times[alike(item)]]
         assert [nodeid for nodeid in unseen if not nodeid.startswith(LATER)] == []
     assert [item.nodeid for item in runs.suite if item.nodeid.startswith(IN_TURN) and times[alike(item)] > 1] == []
+
+
+def test_every_sample_is_there(pytestconfig: pytest.Config) -> None:
+    """And is one of what is sampled, of which there is more; looked at where whole files were collected."""
+    assert [each for each in SAMPLES if not each.startswith(SAMPLED)] == []
+    runs = pytestconfig.stash[COLLECTED]
+    if not any("::" in each for each in pytestconfig.args):
+        there, later = ([item.nodeid for item in items] for items in (runs.all, runs.later))
+        files = tuple({nodeid.partition("::")[0] for nodeid in there})
+        assert [each for each in SAMPLES if each.startswith(files) and not _is_begun(each, there)] == []
+        assert [each for each in SAMPLED if each.startswith(files) and not _is_begun(each, later)] == []
+
+
+def _is_begun(place: str, nodeids: Sequence[str]) -> bool:
+    return any(nodeid.startswith(place) for nodeid in nodeids)
 
 
 @pytest.mark.parametrize("outermost", ["anyio_backend", "shell", "case"])

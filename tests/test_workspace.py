@@ -21,7 +21,7 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
 from tests import pages
-from tests.in_part import IN_PART, LATER
+from tests.in_part import IN_PART, LATER, SAMPLED, SAMPLES
 from tests.one_backend import COLLECTED, IN_TURN
 
 ROOT = Path(__file__).parents[1]
@@ -59,10 +59,11 @@ def test_continuous_integration_runs_the_readmes_test_command() -> None:
 
 def test_what_the_suite_leaves_out_is_there() -> None:
     """Nothing is left out for good because it was renamed."""
-    for place in (*IN_PART, *IN_TURN, *LATER):
-        file, _, name = place.partition("[")[0].partition("::")
+    for place in (*IN_PART, *IN_TURN, *LATER, *SAMPLED, *SAMPLES):
+        file, _, names = place.partition("[")[0].partition("::")
         assert (ROOT / file).exists()
-        assert not name or f"def {name}(" in (ROOT / file).read_text()
+        name = names.partition("::")[0]
+        assert not name or re.search(f"(def|class) {name}", (ROOT / file).read_text()), place
     assert all(f'"{option}"' in (ROOT / "noxfile.py").read_text() for option in ("--rest", "--later"))
     assert "run nox -s later" in (ROOT / ".ci" / "run").read_text()
 
