@@ -242,6 +242,17 @@ def test_a_job_is_replayed_with_its_variables(place: Path) -> None:
     assert json.loads(out)["steps"][1]["command"][-1].endswith("[MASKED]")
 
 
+def test_memory_is_that_of_the_biggest_process(place: Path) -> None:
+    """Of a child of a child, too; the command itself has little."""
+    fill = f"{sys.executable} -c 'b\"x\" * (128 << 20)'; true"
+    steps = [{"name": "idle", "script": "true"}, {"name": "busy", "script": fill}]
+    (place / "steps.yml").write_text(json.dumps(steps))
+    command = [sys.executable, "-c", "from job_steps.cli import main; main()", "run", "--json", "steps.yml"]
+    done = subprocess.run(command, cwd=place, capture_output=True, check=True)
+    idle, busy = (each["resources"]["peak_memory"] for each in json.loads(done.stdout)["steps"])
+    assert busy > 128 << 20 > idle > 0
+
+
 def test_ctrl_c_ends_the_command_with_130(place: Path) -> None:
     """What it runs is gone then, and nothing is said of Python."""
     os.mkfifo(place / "fifo")

@@ -3,12 +3,13 @@
 import json
 import os
 import signal
+import sys
 from pathlib import Path
 
 import anyio
 import pytest
 
-from job_steps import Origin, Status, Step, StepRefused, StepResult, Variable, read_steps, run_steps
+from job_steps import Origin, Resources, Status, Step, StepRefused, StepResult, Variable, read_steps, run_steps
 from job_steps._files import MAX_FILE
 from tests.job_steps.running import ENV, Project
 
@@ -198,6 +199,22 @@ async def test_equal_runs_have_equal_results(project: Project) -> None:
     assert first.without_times() == second.without_times()
     assert first.started
     assert first.ended
+
+
+async def test_what_commands_use_is_counted(project: Project) -> None:
+    """Of each, with all that it has waited for; functions have the sum, and the peak."""
+    project.add_script("busy", f"{sys.executable} -c '[i * i for i in range(1 << 20)]'; true")
+    project.add("outer", "spec:\n---\nrun:\n  - {name: idle, script: 'true'}\n  - {name: busy, func: ../busy}\n")
+    result = await project.run("- {name: outer, func: ./outer}\n")
+    assert result.error is None
+    idle, busy = (each.resources for each in result.steps[0].steps)
+    assert idle
+    assert busy
+    assert busy.cpu_seconds > idle.cpu_seconds
+    assert busy.peak_memory > 0
+    assert result.resources == Resources.of_all([idle, busy])
+    assert result.as_dict()["resources"]["peak_memory"] == max(idle.peak_memory, busy.peak_memory)
+    assert StepResult.from_dict(result.as_dict()) == result
 
 
 async def test_variables_that_are_files_are_files(project: Project) -> None:

@@ -17,7 +17,7 @@ from job_steps._references import (
     Reference,
     parse_reference,
 )
-from job_steps._results import Status, StepResult
+from job_steps._results import Resources, Status, StepResult
 from job_steps._run import Origin, Variable
 from job_steps._runner import run_steps
 from job_steps._values import Value
@@ -35,6 +35,7 @@ __all__ = [
     "Origin",
     "Parameter",
     "Reference",
+    "Resources",
     "ResultInvalid",
     "Status",
     "Step",

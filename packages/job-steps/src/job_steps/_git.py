@@ -119,7 +119,7 @@ class Repositories:
         }
         try:
             with anyio.fail_after(TIMEOUT):
-                code = await run_command([*_LIMITED, *arguments], cwd="/", env=env, sink=keep)
+                ended = await run_command([*_LIMITED, *arguments], cwd="/", env=env, sink=keep)
         except TimeoutError:
             raise NotLoaded(f"{reference} was not fetched within {TIMEOUT:.0f} seconds") from None
         except NotLoaded:
@@ -127,9 +127,9 @@ class Repositories:
         except StepFailed as error:
             raise NotLoaded(f"{reference} cannot be fetched: {error}") from error
         text = b"".join(said).decode(errors="replace")
-        if code:
+        if ended.code:
             last = without_login(_told(text, reference))
-            raise NotLoaded(f"{reference} cannot be fetched; git ended with exit status {code}: {last}")
+            raise NotLoaded(f"{reference} cannot be fetched; git ended with exit status {ended.code}: {last}")
         return text
 
 

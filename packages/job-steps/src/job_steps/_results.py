@@ -3,11 +3,11 @@
 What is sensitive is masked before it comes here.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from enum import Enum
 from typing import Any
 
-from attrs import evolve, field, frozen
+from attrs import asdict, evolve, field, frozen
 
 from job_steps._errors import ResultInvalid
 from job_steps._values import Value, checked
@@ -23,6 +23,32 @@ class Status(Enum):
     SUCCESS = "success"
     FAILURE = "failure"
     CANCELLED = "cancelled"
+
+
+@frozen(kw_only=True)
+class Resources:
+    """What commands have used: each itself, and all that it has waited for; not what still runs in the background."""
+
+    cpu_seconds: float = 0.0
+    """Of processors, in user and system mode."""
+    peak_memory: int = 0
+    """Bytes, of the process that had most at once. Linux counts what a process had before it became the command: it is
+    never less than what the program that runs the steps has, 30 MiB or so in an agent."""
+    read_bytes: int = 0
+    """Read from disks; what was in memory does not count."""
+    written_bytes: int = 0
+    """Written to disks."""
+
+    @staticmethod
+    def of_all(each: "Iterable[Resources]") -> "Resources":
+        """Add up what several have used, one after the other."""
+        used = [*each]
+        return Resources(
+            cpu_seconds=sum(one.cpu_seconds for one in used),
+            peak_memory=max((one.peak_memory for one in used), default=0),
+            read_bytes=sum(one.read_bytes for one in used),
+            written_bytes=sum(one.written_bytes for one in used),
+        )
 
 
 @frozen(kw_only=True)
@@ -55,11 +81,13 @@ class StepResult:
     """In seconds since 1970."""
     ended: float | None = None
     """In seconds since 1970; None if it has not."""
+    resources: Resources | None = None
+    """What it and those below it have used; None if nothing has ended that used any."""
     steps: "tuple[StepResult, ...]" = ()
     """Of the steps that it called, in their order, as far as they have begun."""
 
     def as_dict(self, *, times: bool = True) -> dict[str, Any]:
-        """Return it as JSON has it; without times, equal runs of deterministic steps give equal data."""
+        """Return it as JSON has it; without times and resources, equal runs of deterministic steps give equal data."""
         data: dict[str, Any] = {
             "name": self.name,
             "status": self.status.value,
@@ -74,7 +102,8 @@ class StepResult:
             "error": self.error,
         }
         if times:
-            data |= {"started": self.started, "ended": self.ended}
+            used = None if self.resources is None else asdict(self.resources)
+            data |= {"started": self.started, "ended": self.ended, "resources": used}
         return data | {"steps": [each.as_dict(times=times) for each in self.steps]}
 
     @staticmethod
@@ -105,8 +134,9 @@ class StepResult:
             waiting += [((*path, below.name), below) for below in reversed(each.steps)]
 
     def without_times(self) -> "StepResult":
-        """Return it without what differs from one run to the next."""
-        return evolve(self, started=None, ended=None, steps=tuple(each.without_times() for each in self.steps))
+        """Return it without what differs from one run to the next: resources neither."""
+        steps = tuple(each.without_times() for each in self.steps)
+        return evolve(self, started=None, ended=None, resources=None, steps=steps)
 
 
 def _read(data: Mapping[str, Any], depth: int) -> StepResult:
@@ -126,8 +156,14 @@ def _read(data: Mapping[str, Any], depth: int) -> StepResult:
         error=None if (error := data.get("error")) is None else _text(error),
         started=None if (started := data.get("started")) is None else float(started),
         ended=None if (ended := data.get("ended")) is None else float(ended),
+        resources=None if (used := data.get("resources")) is None else _resources(used),
         steps=tuple(_read(each, depth + 1) for each in data.get("steps", ())),
     )
+
+
+def _resources(data: Mapping[str, Any]) -> Resources:
+    whole = {name: int(data[name]) for name in ("peak_memory", "read_bytes", "written_bytes")}
+    return Resources(cpu_seconds=float(data["cpu_seconds"]), **whole)
 
 
 def _texts(data: Mapping[str, Any]) -> dict[str, str]:

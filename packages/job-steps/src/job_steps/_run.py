@@ -19,7 +19,7 @@ from job_steps._definitions import Function, Step
 from job_steps._errors import StepFailed
 from job_steps._expressions import Scope, expand, expand_text
 from job_steps._references import DynamicReference, Reference, expanded
-from job_steps._results import Status, StepResult
+from job_steps._results import Resources, Status, StepResult
 from job_steps._values import Hidden, Value, bounded, mask, reveal
 
 MAX_CALLS = 32
@@ -208,13 +208,22 @@ class Run:
         frame = self._stack[-1]
         return self._fail_step(error, now) if frame.step else self._fail_frame(error, now)
 
-    def executed(self, exit_code: int, outputs: bytes | None, exports: bytes | None, now: float) -> Action:
+    def executed(
+        self,
+        exit_code: int,
+        outputs: bytes | None,
+        exports: bytes | None,
+        now: float,
+        *,
+        resources: Resources | None = None,
+    ) -> Action:
         """Take how the command ended, and what is in its files; None if there is more in one than is read.
 
         An exit code below 0 is a signal that ended it.
         """
         frame = self._stack[-1]
-        frame.result = evolve(frame.result, exit_code=exit_code if exit_code >= 0 else 128 - exit_code)
+        code = exit_code if exit_code >= 0 else 128 - exit_code
+        frame.result = evolve(frame.result, exit_code=code, resources=resources)
         if exit_code:
             return self._fail_frame(_exit(exit_code), now)
         try:
@@ -393,7 +402,7 @@ class Run:
         frame = self._stack.pop()
         self._keep_secrets(outputs)
         shown = {name: self._shown(value) for name, value in outputs.items()}
-        result = evolve(frame.result, status=Status.SUCCESS, outputs=shown, ended=now)
+        result = _added_up(evolve(frame.result, status=Status.SUCCESS, outputs=shown, ended=now))
         if not self._stack:
             self._result = result
             return Finish(result=result)
@@ -431,7 +440,7 @@ class Run:
                 steps = (*steps[:-1], below)
             elif steps and steps[-1].status is Status.RUNNING:
                 steps = (*steps[:-1], evolve(steps[-1], status=status, error=error, ended=now))
-            below = evolve(frame.result, status=status, error=error, ended=now, steps=steps)
+            below = _added_up(evolve(frame.result, status=status, error=error, ended=now, steps=steps))
             error = f"step `{below.name}`: {error}" if error and below.name else error
         self._result = below or evolve(self._result, status=status, error=error, ended=now)
 
@@ -509,6 +518,12 @@ class Run:
 
     def _shown_texts(self, texts: "Mapping[str, str] | Mapping[str, str | Hidden]") -> dict[str, str]:
         return {name: str(self._shown(text)) for name, text in texts.items()}
+
+
+def _added_up(result: StepResult) -> StepResult:
+    """Give a result what those below it have used."""
+    used = [each.resources for each in result.steps if each.resources]
+    return evolve(result, resources=Resources.of_all(used)) if used else result
 
 
 def _mapped(value: Value, change: Callable[[str], str]) -> Value:

@@ -143,16 +143,15 @@ class _Runner:
                     self.admit(action.step, action.path, action.origin)
                 loaded = await self.loader.load(action)
                 return self.run.loaded(loaded.function, loaded.origin, self.now(), identity=loaded.identity)
-            code, outputs, exports = await self._execute(action)
+            return await self._execute(action)
         except StepFailed as error:
             return self.run.failed(str(error), self.now())
-        return self.run.executed(code, outputs, exports, self.now())
 
-    async def _execute(self, action: Execute) -> tuple[int, bytes | None, bytes | None]:
+    async def _execute(self, action: Execute) -> Action:
         await to_thread.run_sync(_make_files, action.output_file, action.export_file)
-        code = await run_command(action.command, cwd=action.work_dir, env=action.env, sink=self.log)
+        ended = await run_command(action.command, cwd=action.work_dir, env=action.env, sink=self.log)
         outputs, exports = await to_thread.run_sync(_take_files, action.output_file, action.export_file)
-        return code, outputs, exports
+        return self.run.executed(ended.code, outputs, exports, self.now(), resources=ended.resources)
 
     async def _say(self) -> None:
         if text := self.run.take_log():
