@@ -1,9 +1,12 @@
 """The simulator: jobs in virtual time on the cores of production; one seed, one result."""
 
+import gc
 import os
 import subprocess
 import sys
 from array import array
+from functools import partial
+from heapq import heappop
 from math import inf
 
 import pytest
@@ -30,6 +33,7 @@ from taskscaler.simulation import (
 )
 from taskscaler.simulation._distributions import InOrder
 from taskscaler.simulation._engine import Simulation
+from taskscaler.simulation._events import SPAN, Events
 
 BEGINS = 1_700_000_000.0
 POOL = PoolTable(plugin="any")
@@ -145,6 +149,21 @@ def test_a_bad_day() -> None:
     assert outcome.busy_hours * 3600 > some_jobs().work  # tries that were lost were work, too
     assert outcome.busy_hours <= outcome.slot_hours
     assert 0 < outcome.held_back["default: backoff"] < outcome.ended - outcome.began
+
+
+def test_a_run_leaves_no_cycles() -> None:
+    """Whatever goes wrong: so the garbage collector need not look for any while it lasts, and is on again after it."""
+    rough()  # what is imported and made only once may leave some
+    simulation = Simulation(FLEET, some_jobs(), Environment(default=ROUGH), 1, None, drain=True)
+    gc.collect()
+    gc.disable()
+    try:
+        simulation.run()
+        assert gc.collect() == 0
+    finally:
+        gc.enable()
+    rough()
+    assert gc.isenabled()
 
 
 def test_announced_preemptions(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -407,3 +426,31 @@ def test_jobs() -> None:
     assert (jobs.begins, jobs.ends, jobs.work, len(jobs)) == (1, 3, 91, 4)
     assert jobs.between(2, 3).durations.tolist() == [20]
     assert len(jobs.between(-inf, inf)) == 4
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from([0.0, 0.5, SPAN, 3 * SPAN, 100 * SPAN]) | st.floats(0.0, 1000.0), st.integers(0, 3))
+    )
+)
+def test_events_happen_in_their_order(added: list[tuple[float, int]]) -> None:
+    """What is added meanwhile included: the earliest first, and of those at the same time the one first added."""
+    events, waiting, happened, now = Events(), list[tuple[float, int]](), list[int](), 0.0
+
+    def happen() -> None:
+        nonlocal now
+        if not events.soon:
+            events.advance()
+        now, _, call = heappop(events.soon)
+        call()
+        first = min(waiting)
+        waiting.remove(first)
+        assert (now, happened[-1]) == first
+
+    for number, (after, happen_before) in enumerate(added):
+        for _ in range(min(happen_before, len(waiting))):
+            happen()
+        events.add(now + after, partial(happened.append, number))
+        waiting.append((now + after, number))
+    while waiting:
+        happen()

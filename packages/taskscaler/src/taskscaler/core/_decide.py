@@ -372,9 +372,9 @@ def decide(
     demand = Demand(sum(supply.in_use for supply in supplies), reserved, pending)
     idle_target = idle_slots(policy, demand.in_use)
     shares = _Shares(supplies, ANY_NUMBER if room is None else room)
-    for pools_of, waiting in sorted(bound.items(), key=_fewest_first):
+    for pools_of, waiting in sorted(bound.items(), key=_fewest_first) if bound else ():
         shares.claim(pools_of, waiting)
-    for_any = pending - sum(bound.values())
+    for_any = pending - sum(bound.values()) if bound else pending
     for_all = reserved + for_any + idle_target
     usable = sum(each.usable for each in shares.pools)
     missing = for_all - usable - sum(each.arriving for each in shares.pools)
@@ -506,8 +506,10 @@ class _Shares:
         return sum(each.crowded_out for each in self.pools)
 
     def _ask(self, share: _Share, slots: int) -> int:
+        if slots <= 0:  # as mostly
+            return 0
         before = share.increase
-        brings = share.ask(max(0, slots), self._room)
+        brings = share.ask(slots, self._room)
         self._room -= share.increase - before
         return brings
 
@@ -549,9 +551,11 @@ class _Shares:
 
 def _held_back(limits: Limits, wanted: int, increase: int) -> tuple[str, float]:
     """What stands between what is wanted and what is asked for, and when it no longer does."""
+    if wanted <= increase:
+        return "", math.inf
     if increase < limits.allowed(wanted):
         return OVER_ALL, math.inf
-    return limit(limits) if increase < wanted else ("", math.inf)
+    return limit(limits)
 
 
 def _with_moves(pools: Sequence[PoolDecision], shares: Sequence[_Share]) -> Iterator[PoolDecision]:
@@ -589,6 +593,8 @@ def idle_to_ask_for(policy: Policy, in_use: int, releases: int) -> int:
 
 def _withdrawals(shares: Sequence[_Share], surplus: int) -> list[int]:
     """Instances on their way that nothing calls for, pool by pool: those of the least preferred pool first."""
+    if surplus <= 0:
+        return [0] * len(shares)
     withdrawals = []
     for share in reversed(shares):
         supply = share.supply

@@ -275,7 +275,9 @@ class Core:
         """See `Ledger.release`."""
         self._touched = True
         assignment = self.ledger.leases.get(key)
-        self._add(self.ledger.release(key, now))
+        step = self.ledger.release(key, now)
+        if step is not NOTHING:
+            self._add(step)
         if assignment is not None:
             self._releases.note_end(now)
             if assignment.node.closed is Closed.LEAVING:

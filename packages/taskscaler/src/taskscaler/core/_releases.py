@@ -124,7 +124,8 @@ class Releases:
         """Take in the time that has passed."""
         passed = now - self._at
         if passed > 0:
-            self._mean = self._in_use + (self._mean - self._in_use) * self._fading(now)
+            left = exp(-passed / (BOOTS * self._boot)) if self._boot else 1.0  # as `_fading`
+            self._mean = self._in_use + (self._mean - self._in_use) * left
             forgotten = exp(-passed / MEMORY)
             self._held = self._held * forgotten + self._in_use * MEMORY * (1 - forgotten)
             self._ended *= forgotten
