@@ -20,11 +20,11 @@ async def connected(directory: Path) -> AsyncIterator[tuple[PosixConnection, Pat
 
 
 @asynccontextmanager
-async def connected_over_ssh(directory: Path) -> AsyncIterator[tuple[PosixConnection, Path]]:
-    """The same over SSH, where nobody but the shells there ends anything."""
+async def connected_over_ssh(directory: Path, *variables: str) -> AsyncIterator[tuple[PosixConnection, Path]]:
+    """The same over SSH, where nobody but the shells there ends anything, with more variables."""
     home = directory / "home"
     home.mkdir()
-    with sshd(directory / "sshd", f"SetEnv HOME={home} SHLVL=5") as server:
+    with sshd(directory / "sshd", f"SetEnv {' '.join([f'HOME={home} SHLVL=5', *variables])}") as server:
         async with dialled(server.info) as connection:
             assert isinstance(connection, PosixConnection)
             yield connection, home / ".fleeting" / "detached"

@@ -69,6 +69,18 @@ async def test_a_clock_that_is_set_changes_nothing(tmp_path: Path) -> None:
             await connection.forget("a")
 
 
+async def test_a_signal_while_the_end_is_noted_changes_nothing(tmp_path: Path) -> None:
+    """It is for the whole process group, and may come twice, or once the command has ended."""
+    tools = tmp_path / "bin"
+    tools.mkdir()
+    (tools / "mv").write_text('#!/bin/sh\nkill -TERM 0\nexec /bin/mv "$@"\n')  # which notes it
+    (tools / "mv").chmod(0o755)
+    async with connected_over_ssh(tmp_path, f"PATH={tools}:{os.environ['PATH']}") as (connection, _):
+        await connection.start("a", "exit 3")
+        assert (await connection.attach("a", output=ignore)).exit_status == 3
+        assert [each.is_running for each in await connection.list_detached()] == [False]
+
+
 async def test_what_was_killed_with_its_supervisor_is_lost_until_somebody_kills_it(tmp_path: Path) -> None:
     """Nobody knows how it ended; `kill` sees to it that it has."""
     async with connected(tmp_path) as (connection, _):

@@ -26,6 +26,9 @@ can undo, so the last of them, when all are there, kills it, and that is how it 
 the connection open keeps that open, so it has let go of all before the first fork. `tee` writes under a limit that the
 system puts on its file; what exceeds that, or a full disk, goes no further than `wc`, and the command goes on.
 
+A signal for the command is one for its whole process group, and so for who notes its end. From when the command has
+ended, that one ignores signals, and so do the programs that it runs: each of them is needed for the note.
+
 All that the first of them has waited for in the end is the command, so that what it has used is what the command has.
 What notes the end is no child of it, then, but of a child that has ended; that all is noted is known by the end of its
 output.
@@ -115,7 +118,6 @@ counted() {{
     done
 }}
 note_end() {{
-    trap : HUP INT TERM
     _f_left=
     counted 11 || {{ kill -TERM "-$$"; counted 40; }} || _f_left=left
     [ "$_f_signal$BASH_VERSION" ] && [ $_f_status -gt 128 ] && _f_signal=$(kill -l $_f_status) || _f_signal=
@@ -126,7 +128,6 @@ note_end() {{
     echo $_f_left
 }}
 end_what_is_left() {{
-    trap : HUP INT TERM
     sleep {LONGEST_ASKING}
     kill -KILL "-$$"
 }}
@@ -186,6 +187,7 @@ exec < "$_f_input" > /dev/null 2>> "$_f_at:ending"
         exec "$@"
     ) 2>&1
     _f_status=$?
+    trap '' HUP INT TERM
     exec > /dev/null
     if [ "$(note_end &)" ]; then end_what_is_left & fi
     exec >&2 2> /dev/null
@@ -229,7 +231,8 @@ asks() {{
 }}
 alive() {{
     born "$1"
-    [ "$_f_born" != "$2" ] || {{ state=running; groups="$groups -$_f_group"; }}
+    case " $groups " in *" -$_f_group "*) _f_group= ;; esac
+    [ "$_f_born" != "$2" ] || {{ state=running; groups="$groups${{_f_group:+ -$_f_group}}"; }}
 }}
 look() {{
     groups= group= was= since= begun= leads=
