@@ -156,7 +156,7 @@ async def test_secrets_are_shown_nowhere(project: Project) -> None:
     (project.directory / "key").write_text("sesame-open")
     project.add_script(
         "login",
-        "test $PASSWORD = hunter2hunter2 || exit 1; key=$(cat key);"
+        "test $PASSWORD = hunter2hunter2 || exit 1; key=$(cat key); echo $PASSWORD;"
         """printf '{"name":"key","value":"%s"}' $key > OUT; printf '{"name":"K","value":"k %s"}' $key > EXP""",
         spec={
             "inputs": {"password": {"type": "string", "sensitive": True}},
@@ -174,9 +174,10 @@ async def test_secrets_are_shown_nowhere(project: Project) -> None:
 """
     variables = [Variable(key="PASSWORD", value="hunter2hunter2", is_masked=True), Variable(key="OPEN", value="open")]
     result = await project.run(text, variables=variables)
-    assert "key=sesame-open" in project.lines
+    assert "key=[MASKED]" in project.lines
+    assert "sesame" not in project.log.decode()
     shown = json.dumps([each.as_dict() for each in (result, *project.trees)]) + repr(result) + repr(variables)
-    assert "hunter2" not in shown
+    assert "hunter2" not in shown + project.log.decode()
     assert "sesame" not in shown
     login, use, fail = result.steps
     assert login.exports == {"K": "k [MASKED]"}

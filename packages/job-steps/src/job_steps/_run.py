@@ -20,6 +20,7 @@ from job_steps._errors import StepFailed
 from job_steps._expressions import Scope, expand, expand_text
 from job_steps._references import DynamicReference, Reference, expanded
 from job_steps._results import Resources, Status, StepResult
+from job_steps._secrets import Secrets
 from job_steps._values import Hidden, Value, bounded, mask, reveal
 
 MAX_CALLS = 32
@@ -27,9 +28,6 @@ MAX_CALLS = 32
 
 MAX_STEPS = 10_000
 """Steps of one run."""
-
-SHORTEST_SECRET = 8
-"""Characters of a secret that is also masked where it stands in something else. Source: GitLab's masked variables."""
 
 LOG_LEVEL = "CI_STEPS_LOG_LEVEL"
 """The variable that tells functions how much to say."""
@@ -118,6 +116,8 @@ class Settings:
     """Of the job; those that are files have the path as value here."""
     inputs: Mapping[str, Value] = field(factory=dict, repr=False)
     """What the function is given."""
+    secrets: Sequence[str] = field(default=(), repr=False)
+    """What else is masked, such as what is in files."""
     files: str
     """A directory for the files that steps write; what is called in it, the run decides."""
 
@@ -153,10 +153,11 @@ class Run:
 
     function: Function
     settings: Settings
+    secrets: Secrets = field(init=False, factory=Secrets)
+    """What is masked in results, and is to be masked in logs; some come while steps run."""
     _base: "dict[str, str | Hidden]" = field(init=False, factory=dict)
     _exports: dict[str, str] = field(init=False, factory=dict)
     _vars: dict[str, Value] = field(init=False, factory=dict)
-    _secrets: set[str] = field(init=False, factory=set)
     _stack: list[_Frame] = field(init=False, factory=list)
     _begun: int = field(init=False, default=0)
     _log: list[str] = field(init=False, factory=list)
@@ -165,6 +166,8 @@ class Run:
     def start(self, now: float) -> Action:
         """Begin. *now* is in seconds since 1970, as everywhere here."""
         self._result = StepResult(started=now)
+        for secret in self.settings.secrets:
+            self.secrets.add(secret)
         for each in self.settings.variables:
             if each.is_masked and not each.is_file:
                 self._keep_secret(each.value)
@@ -415,19 +418,19 @@ class Run:
     def _fail_step(self, error: str, now: float) -> Finish:
         """End the run: the step that was being loaded failed."""
         frame = self._stack[-1]
-        failed = evolve(frame.result.steps[-1], status=Status.FAILURE, error=self._scrub(error), ended=now)
+        failed = evolve(frame.result.steps[-1], status=Status.FAILURE, error=self.secrets.scrub(error), ended=now)
         frame.result = evolve(frame.result, steps=(*frame.result.steps[:-1], failed))
         self._end_all(Status.FAILURE, f"step `{failed.name}`: {failed.error}", now)
         return Finish(result=self._result)
 
     def _fail_frame(self, error: str, now: float) -> Finish:
         """End the run: the innermost function failed."""
-        self._end_all(Status.FAILURE, self._scrub(error), now)
+        self._end_all(Status.FAILURE, self.secrets.scrub(error), now)
         return Finish(result=self._result)
 
     def _fail_whole(self, error: str, now: float) -> Finish:
         """End the run before it has begun."""
-        self._result = evolve(self._result, status=Status.FAILURE, error=self._scrub(error), ended=now)
+        self._result = evolve(self._result, status=Status.FAILURE, error=self.secrets.scrub(error), ended=now)
         return Finish(result=self._result)
 
     def _end_all(self, status: Status, error: str | None, now: float) -> None:
@@ -503,18 +506,16 @@ class Run:
                 self._keep_secret(reveal(value))
 
     def _keep_secret(self, value: Value) -> None:
-        if isinstance(value, str) and len(value) >= SHORTEST_SECRET:
-            self._secrets.add(value)
+        """Mask all texts of a value from now on."""
+        _mapped(value, self._add_secret)
 
-    def _scrub(self, text: str) -> str:
-        """Mask secrets in a text, the longer ones first."""
-        for secret in sorted(self._secrets, key=len, reverse=True):
-            text = text.replace(secret, "[MASKED]")
+    def _add_secret(self, text: str) -> str:
+        self.secrets.add(text)
         return text
 
     def _shown(self, value: Value) -> Value:
         """Return a value as people may see it."""
-        return _mapped(mask(value), self._scrub) if self._secrets else mask(value)
+        return _mapped(mask(value), self.secrets.scrub)
 
     def _shown_texts(self, texts: "Mapping[str, str] | Mapping[str, str | Hidden]") -> dict[str, str]:
         return {name: str(self._shown(text)) for name, text in texts.items()}

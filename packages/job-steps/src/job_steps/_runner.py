@@ -21,10 +21,11 @@ from job_steps._loading import Loader, origin_of_job
 from job_steps._process import run_command
 from job_steps._results import StepResult
 from job_steps._run import Action, Execute, Finish, Load, Origin, Run, Settings, Variable
+from job_steps._secrets import Masked
 from job_steps._values import Value
 
 Log = Callable[[bytes], Awaitable[None]]
-"""Takes what steps print, and what the run says, in order."""
+"""Takes what steps print, and what the run says, in order, with secrets masked."""
 
 Admit = Callable[[Step, tuple[str, ...], Origin], None]
 """Told of every step before its function is loaded: the step, with expressions in its reference replaced; the names
@@ -83,10 +84,13 @@ async def run_steps(
             env=env,
             variables=await to_thread.run_sync(_write_variables, variables, base),
             inputs=inputs or {},
+            secrets=[each.value for each in variables if each.is_file and each.is_masked],
             files=str(base),
         )
+        run = Run(function, settings)
         runner = _Runner(
-            run=Run(function, settings),
+            run=run,
+            masked=Masked(run.secrets),
             loader=Loader(Repositories(cache or base / "repositories", env)),
             log=log,
             on_result=on_result,
@@ -106,6 +110,8 @@ class _Runner:
     """One run."""
 
     run: Run
+    masked: Masked
+    """The log."""
     loader: Loader
     log: Log
     on_result: Callable[[StepResult], None] | None
@@ -149,13 +155,19 @@ class _Runner:
 
     async def _execute(self, action: Execute) -> Action:
         await to_thread.run_sync(_make_files, action.output_file, action.export_file)
-        ended = await run_command(action.command, cwd=action.work_dir, env=action.env, sink=self.log)
+        ended = await run_command(action.command, cwd=action.work_dir, env=action.env, sink=self._pass_on)
+        if rest := self.masked.flush():
+            await self.log(rest)
         outputs, exports = await to_thread.run_sync(_take_files, action.output_file, action.export_file)
         return self.run.executed(ended.code, outputs, exports, self.now(), resources=ended.resources)
 
     async def _say(self) -> None:
         if text := self.run.take_log():
-            await self.log(text.encode())
+            await self._pass_on(text.encode())
+
+    async def _pass_on(self, data: bytes) -> None:
+        if shown := self.masked.feed(data):
+            await self.log(shown)
 
     def _tell(self) -> None:
         if self.on_result:

@@ -1,0 +1,75 @@
+"""Texts that nobody is to see, masked wherever they come up: in whole texts, and in a stream that is cut anywhere."""
+
+from attrs import define, field
+
+from job_steps._values import MASKED
+
+SHORTEST = 8
+"""Characters of a secret that is masked inside of something else; shorter ones would hide half of a log. Source: GitLab
+accepts no masked variable that is shorter."""
+
+LONGEST = 4096
+"""Bytes of a piece of a secret that is looked for: of longer lines, each such piece."""
+
+_MASKED = MASKED.encode()
+
+
+@define
+class Secrets:
+    """A set of secrets, to which some come while steps run. Of a secret with several lines, each line is one."""
+
+    _pieces: set[bytes] = field(init=False, factory=set, repr=False)
+    _sorted: list[bytes] = field(init=False, factory=list, repr=False)
+
+    def add(self, secret: str) -> None:
+        """Mask this text from now on, as far as it is long enough."""
+        for line in secret.splitlines():
+            if len(line) >= SHORTEST:
+                whole = line.encode("utf-8", "surrogatepass")
+                self._pieces |= {whole[start : start + LONGEST] for start in range(0, len(whole), LONGEST)}
+        if len(self._pieces) != len(self._sorted):
+            self._sorted = sorted(self._pieces, key=lambda piece: (-len(piece), piece))
+
+    def scrub(self, text: str) -> str:
+        """Mask all secrets in a text."""
+        if not self._pieces:
+            return text
+        return self.mask(text.encode("utf-8", "surrogatepass")).decode("utf-8", "surrogatepass")
+
+    def mask(self, data: bytes) -> bytes:
+        """Mask all secrets in bytes, the longer ones first."""
+        for piece in self._sorted:
+            data = data.replace(piece, _MASKED)
+        return data
+
+    def unfinished(self, data: bytes) -> int:
+        """How many bytes at the end may be the beginning of a secret."""
+        longest = 0
+        for piece in self._sorted:
+            tail = data[-(len(piece) - 1) :] if len(piece) > 1 else b""
+            start = tail.find(piece[:1])
+            while 0 <= start < len(tail) - longest:
+                if piece.startswith(tail[start:]):
+                    longest = len(tail) - start
+                start = tail.find(piece[:1], start + 1)
+        return longest
+
+
+@define
+class Masked:
+    """A stream of bytes in which secrets are masked, wherever it is cut."""
+
+    secrets: Secrets
+    _held: bytes = field(init=False, default=b"", repr=False)
+
+    def feed(self, data: bytes) -> bytes:
+        """Take what comes, and return what may be shown of it now."""
+        data = self.secrets.mask(self._held + data)
+        held = self.secrets.unfinished(data)
+        self._held = data[len(data) - held :]
+        return data[: len(data) - held]
+
+    def flush(self) -> bytes:
+        """Return what was held back: nothing follows that would make a secret of it."""
+        held, self._held = self._held, b""
+        return held
