@@ -5,6 +5,7 @@ They were written by the command as it was at 305ac4c, for the jobs file that is
 
 import fcntl
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -215,3 +216,26 @@ def test_lines_of_an_old_record_of_a_fleet_that_make_no_sense_are_passed_over(li
     path = Path("over", "fleet.jsonl")
     path.write_text(f"{line}\n".join(["", *path.read_text().splitlines(keepends=True)]))
     assert run_in("over").instances.keys() == whole
+
+
+@pytest.mark.parametrize("file", ["resume/history.jsonl", "fleet.jsonl", "resume/jobs.toml"])
+def test_old_files_are_bounded(monkeypatch: pytest.MonkeyPatch, file: str) -> None:
+    """They are read whole, whoever has written them."""
+    path = Path("killed") / file
+    most = max(each.stat().st_size for each in Path("killed").rglob("*"))
+    monkeypatch.setattr(_old_record, "MOST_BYTES", most)
+    path.write_text(path.read_text().ljust(most + 1))
+    with pytest.raises(RecordUnreadable, match=f"{re.escape(str(path))} cannot be used: it has more than"):
+        read_run(Path("killed"))
+
+
+@pytest.mark.parametrize("file", ["over/results.json", "killed/resume/history.jsonl", "killed/resume/jobs.toml"])
+def test_old_files_that_are_nested_deeply_end_in_no_traceback(file: str) -> None:
+    """As whoever wants a traceback makes them."""
+    Path(file).write_text("[" * 100_000 + "\n")
+    run = Path(file.partition("/")[0])
+    if file.endswith(".toml"):
+        assert read_run(run).jobs
+    else:
+        with pytest.raises((RecordUnreadable, NotRecorded), match="cannot be used"):
+            read_run(run)

@@ -43,6 +43,9 @@ from taskscaler.batch import (
 )
 from taskscaler.batch._events import as_line, header
 
+MOST_BYTES = 1 << 30
+"""Of a file: a try takes two hundred, and those releases kept all of them in memory, too."""
+
 HISTORY_VERSION = 2
 FLEET_VERSION = 1
 
@@ -80,8 +83,8 @@ def events(results: Results) -> Sequence[RecordedEvent]:
         _read_lines(history(results), record.take_try)
     with suppress(*_ABSENT):
         record.summary = _read_summary(results.summary)
-    with suppress(*_ABSENT, ValueError, TypeError, LookupError):
-        record.retries = _retries(results.jobs_file.read_text(encoding="utf-8"))
+    with suppress(*_ABSENT, ValueError, TypeError, LookupError, RecursionError):
+        record.retries = _retries(_read(results.jobs_file).decode())
     if record.begun is None and (record.summary is None or history(results).exists()):
         raise RecordUnreadable(f"{history(results)} cannot be used: its first line is missing")
     return list(record.events())
@@ -108,15 +111,24 @@ def adopt(results: Results) -> None:
         os.close(lock)
 
 
+def _read(path: Path) -> bytes:
+    """Read a whole file; raises RecordUnreadable if it is too large."""
+    with path.open("rb") as file:
+        found = file.read(MOST_BYTES + 1)
+    if len(found) > MOST_BYTES:
+        raise RecordUnreadable(f"{path} cannot be used: it has more than {MOST_BYTES} bytes, as none of a batch has")
+    return found
+
+
 def _read_lines(path: Path, take: Callable[..., None], *, lenient: bool = False) -> None:
     """Take in all whole lines of a file; those that make no sense are passed over if *lenient*."""
-    whole, _, _ = path.read_bytes().rpartition(b"\n")
+    whole, _, _ = _read(path).rpartition(b"\n")
     for number, line in enumerate(whole.splitlines(), 1):
         try:
             take(**json.loads(line))
         except RecordUnreadable as error:
             raise RecordUnreadable(f"{path} cannot be used: {error}") from None
-        except (ValueError, TypeError, LookupError, AttributeError) as error:
+        except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
             if not lenient:
                 raise RecordUnreadable(f"{path} cannot be used: line {number} is not a valid event") from error
 
@@ -146,12 +158,12 @@ class _Summary:
 
 def _read_summary(path: Path) -> _Summary:
     try:
-        data = json.loads(path.read_bytes())
+        data = json.loads(_read(path))
         jobs = {
             job["name"]: (JobState(job["state"]), job["why"], [*map(_attempt, job["attempts"])]) for job in data["jobs"]
         }
         return _Summary(started=_time(data["started"]), ended=_time(data["ended"]), jobs=jobs)
-    except (ValueError, TypeError, LookupError) as error:
+    except (ValueError, TypeError, LookupError, RecursionError) as error:
         raise NotRecorded(f"{path} cannot be used: no batch wrote it") from error
 
 
