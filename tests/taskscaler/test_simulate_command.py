@@ -132,6 +132,7 @@ def test_pools_and_a_bad_cloud(place: Path) -> None:  # noqa: ARG001  (the files
         ("fleet.toml --synthetic jobs=1 --boot-failure 7", "--boot-failure: expected a share such as 0.05 or 5%"),
         ("fleet.toml --synthetic jobs=1 --stock-outs every=5s", "--stock-outs: expected such as every=exp(24h)"),
         ("fleet.toml --synthetic jobs=1 --preemptions afte=5s", "did you mean `after`?"),
+        ("fleet.toml --synthetic jobs=1 --preemptions after=0s", "after: expected more than 0 s, since nothing could"),
         ("fleet.toml --synthetic jobs=1 --since soon", "--since: expected a time such as"),
         ("fleet.toml --synthetic jobs=1 --since 2031-01-01", "no job is submitted between --since and --until; the"),
         ("fleet.toml --synthetic jobs=1 --fit .", "holds no results of a batch"),

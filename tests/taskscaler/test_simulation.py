@@ -228,12 +228,24 @@ def test_series() -> None:
         outcome = simulate(evolve(FLEET, pools=(evolve(POOL, max_instances=4),)), some_jobs(200, apart=apart))
         series = outcome.series
         columns = [series.submitted, series.instances, series.busy, series.waiting, series.longest_wait]
+        columns += [series.peak_instances, series.peak_busy]
         assert len({*map(len, columns)}) == 1
         assert len(series.instances) < 1000
         assert 0 <= series.begins + series.step * len(series.instances) - outcome.ended < series.step
-        assert max(series.instances) <= outcome.peak_instances == (4 if apart < 1000 else 1)
+        assert max(series.peak_instances) == outcome.peak_instances == (4 if apart < 1000 else 1)
+        for most, ended in ((series.peak_instances, series.instances), (series.peak_busy, series.busy)):
+            assert all(high >= last for high, last in zip(most, ended, strict=True))
         assert sum(series.submitted) == 200
         assert (series.instances[-1], series.busy[-1]) == (0, 0)
+
+
+def test_a_peak_between_two_steps_is_drawn() -> None:
+    """Of two bursts, months apart, each is over long before a step is; no instance is left at its end."""
+    jobs = Jobs.of([(at + second, 30.0) for at in (0.0, 1e7) for second in range(4)])
+    series = simulate(FLEET, jobs).series
+    assert max(series.busy) < 4
+    assert [most for most in series.peak_busy if most] == [4, 4]
+    assert max(series.peak_instances) == 4
 
 
 @given(st.lists(st.floats(0, 1000)), st.integers(0, 20), st.floats(0, 1))

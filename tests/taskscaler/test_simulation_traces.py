@@ -206,6 +206,38 @@ def test_broken_gitlab_lists(tmp_path: Path, text: str, says: str) -> None:
         read_trace(path)
 
 
+@pytest.mark.parametrize(
+    ("text", "first"),
+    [
+        ("submit,duration\n45989.395833,60\n45990,60\n", "2025-11-28T09:29:59Z"),
+        ("begin;submit;end\n45990.5;45990.25;45990.75\n45990.5;45990.25;45990.75\n", "2025-11-29T06:00:00Z"),
+    ],
+)
+def test_dates_of_a_spreadsheet(tmp_path: Path, text: str, first: str) -> None:
+    """Days with their fractions look like seconds: the whole trace would be over within moments."""
+    with pytest.raises(
+        TraceUnreadable, match=f"column submit has numbers from .* dates of a spreadsheet, .* {first}; "
+    ):
+        read(tmp_path / "trace.csv", text)
+    whole = "submit,duration\n45989,60\n45990,60\n"  # seconds since midnight, as it seems
+    named = text.replace("submit", "submit_s")
+    earlier = "submit,duration\n36525.5,60\n45990.5,60\n"
+    for each in (whole, named, earlier):
+        assert len(read(tmp_path / "trace.csv", each)) == 2
+
+
+def test_no_table_unpacks_to_too_much(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However small it is, and however few lines it has."""
+    monkeypatch.setattr("taskscaler.simulation._tables.MOST_BYTES", 1 << 20)
+    row = "1,2," + "x" * 60_000
+    path = tmp_path / "trace.csv.gz"
+    path.write_bytes(gzip.compress(f"submit,duration,more\n{chr(10).join([row] * 17)}\n".encode()))
+    assert len(read_trace(path).jobs) == 17
+    path.write_bytes(gzip.compress(f"submit,duration,more\n{chr(10).join([row] * 18)}\n".encode()))
+    with pytest.raises(TraceUnreadable, match="GiB, unpacked; leave out the columns"):
+        read_trace(path)
+
+
 def test_no_trace_is_too_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """There may be so many jobs, and no more, whether or not they have run."""
     monkeypatch.setattr("taskscaler.simulation._tables.MOST_JOBS", 3)

@@ -77,6 +77,11 @@ _DATES: Mapping[int, str] = {8: "%Y%m%d", 12: "%Y%m%d%H%M"}
 """By their digits: dates that are written as numbers, and are numbers of seconds or milliseconds, too. With 14
 they are too late to be that."""
 
+SERIAL = (36_526, 55_153)
+"""Days since the end of 1899, as which spreadsheets count dates: those of 2000 to 2050."""
+
+_SERIAL_BEGINS = datetime(1899, 12, 30, tzinfo=UTC)
+
 EXAMPLE = "--columns submit=NAME,duration=NAME"
 
 
@@ -113,6 +118,22 @@ class Columns:
                     f"{column.name} is {_shown(cell)}, which may be {date:%Y-%m-%d} or a number of seconds; write dates"
                     f" as {date:%Y-%m-%dT%H:%M:%SZ}, or name a column of seconds {column.name}_s"
                 )
+
+    def check_dates(self, submits: Sequence[float]) -> None:
+        """See that times are no dates of a spreadsheet, in days. Raises TraceUnreadable with what to do.
+
+        They look like seconds; but all jobs of ten years would come within an hour then, at fractions of a second.
+        """
+        if not submits or self.submit.unit is not None:
+            return
+        first, last = min(submits), max(submits)
+        if SERIAL[0] <= first and last < SERIAL[1] and not all(each.is_integer() for each in submits):
+            date = _SERIAL_BEGINS + timedelta(days=first)
+            raise TraceUnreadable(
+                f"column {self.submit.name} has numbers from {first:g} to {last:g}, which seem to be dates of a"
+                f" spreadsheet, the first of them {date:%Y-%m-%dT%H:%M:%SZ}; format its cells so before the export,"
+                f" or name a column of seconds {self.submit.name}_s"
+            )
 
     def job(self, cells: Sequence[object]) -> tuple[float, float] | None:
         """Read one job; None: it never ran, or runs still. Raises ValueError with what is wrong."""

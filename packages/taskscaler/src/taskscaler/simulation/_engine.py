@@ -243,7 +243,8 @@ class Simulation:
             raise SimulationStuck(
                 f"no job has ended for {span(self._patience)} of simulated time: {tally.running} run,"
                 f" {tally.waiting} wait, and there are {counted(instances, 'instance')}{last};"
-                " check max_instances, the shares of failures, and what the cloud takes to boot"
+                " check max_instances, the shares of failures, what the cloud takes to boot, and when it takes"
+                " instances back"
             )
         self._after(tally.step, self._end_step)
 
@@ -416,7 +417,7 @@ class Simulation:
     def _grown(self) -> None:
         """There are more instances than there were."""
         total = sum(len(cloud.machines) for cloud in self.clouds.values())
-        self._tally.peak_instances = max(self._tally.peak_instances, total)
+        self._tally.grow(total)
 
     def _is_busy(self, pool: str, instance: str) -> bool:
         node = self.core.ledger.node(pool, instance)

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from random import Random
 from typing import Any
 
 from attrs import evolve
@@ -13,6 +14,9 @@ from taskscaler.simulation._environment import Environment, PoolEnvironment, Pre
 
 STOCK_OUTS = "every=exp(24h),lasts=exp(10m)"
 PREEMPTIONS = "after=exp(24h),notice=2m"
+
+DRAWN = 100
+"""Times of preemptions that are looked at; if all are nought, no instance lasts."""
 
 _COMMA = re.compile(r",(?![^()]*\))")
 
@@ -46,7 +50,10 @@ def parse_preemptions(text: str) -> Preemptions:
         notice = parse_duration(given.get("notice", "0"))
     except ConfigError as error:
         raise ValueError(f"notice: {error}") from error
-    return Preemptions(after=parse_distribution(given["after"]), notice=notice)
+    after, random = parse_distribution(given["after"]), Random(0)  # noqa: S311  (no secret)
+    if not any(after.sample(random) for _ in range(DRAWN)):
+        raise ValueError(f"after: expected more than 0 s, since nothing could ever run, found {given['after']!r}")
+    return Preemptions(after=after, notice=notice)
 
 
 def _pairs(text: str, keys: Sequence[str], example: str) -> Mapping[str, str]:

@@ -130,6 +130,12 @@ class Series:
     waiting: Sequence[int]
     """The most jobs that waited at once in each."""
 
+    peak_instances: Sequence[int]
+    """The most that existed at once in each."""
+
+    peak_busy: Sequence[int]
+    """The most slots on which jobs ran at once in each."""
+
     mean_wait: Sequence[float]
     """Seconds, of the jobs that got their slot in each step."""
 

@@ -130,16 +130,17 @@ def picture(draw: Callable[["Axes"], None], height: float = HEIGHT) -> str:
 
 
 def _draw_instances(axes: "Axes", outcome: Outcome, fleet: Fleet) -> None:
-    """Slots that there are, and those in use."""
+    """Slots that there are, and those in use: the most in each step, so that no peak is lost between two."""
     times = _times(outcome)
     capacity = {pool.capacity_per_instance for pool in fleet.pools}
     slots = capacity.pop() if len(capacity) == 1 else 0
     series = outcome.series
-    axes.step(times, series.instances, where="post", color=BLUE, linewidth=1.2, label="instances")
+    axes.step(times, series.peak_instances, where="post", color=BLUE, linewidth=1.2, label="instances")
     if slots > 1:
-        offered = [each * slots for each in series.instances]
+        offered = [each * slots for each in series.peak_instances]
         axes.step(times, offered, where="post", color=GREY, linewidth=0.9, linestyle="--", label="their slots")
-    axes.fill_between(times, series.busy, step="post", color=ORANGE, alpha=0.6, linewidth=0, label="jobs that run")
+    running, label = series.peak_busy, "jobs that run"
+    axes.fill_between(times, running, step="post", color=ORANGE, alpha=0.6, linewidth=0, label=label)
     axes.set_ylim(bottom=0)
     _finish(axes, outcome)
 

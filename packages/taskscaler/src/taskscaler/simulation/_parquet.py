@@ -176,6 +176,7 @@ def read_here(path: Path, given: Mapping[str, str], patience: float = 0.0) -> tu
                 if number == 1:
                     columns.check_first(row)
                 gathered.add(columns.job(row))
+        columns.check_dates(gathered.submits)
     except TraceUnreadable as error:
         raise TraceUnreadable(f"{path}: {error}") from error
     except (pa.ArrowException, OSError, OverflowError, MemoryError) as error:

@@ -24,6 +24,9 @@ GZIP = b"\x1f\x8b"
 LONGEST_LINE = 64 * 1024
 """Bytes."""
 
+MOST_BYTES = 4 << 30
+"""Of a whole table, unpacked: two hundred for each of the most jobs. Compressed, a small file may hold any number."""
+
 
 @define
 class Gathered:
@@ -82,6 +85,7 @@ def read_csv(path: Path, given: Mapping[str, str]) -> tuple[Jobs, list[str]]:
                     if not gathered.count:
                         columns.check_first(cells)
                     gathered.add(columns.job(cells))
+            columns.check_dates(gathered.submits)
             return gathered.jobs(), [*gathered.notes(), *unused(columns)]
         except (ValueError, csv.Error) as error:
             raise TraceUnreadable(f"{path}, line {lines.number}: {error}; correct it, or leave it out") from error
@@ -99,6 +103,9 @@ class _Lines:
     number: int = field(default=0, init=False)
     """Of the last one that was read, from 1."""
 
+    _read: int = field(default=0, init=False)
+    """Bytes of all of them."""
+
     def __iter__(self) -> Self:
         """Read until the end."""
         return self
@@ -109,8 +116,14 @@ class _Lines:
         if not line:
             raise StopIteration
         self.number += 1
+        self._read += len(line)
         if self.number > MOST_JOBS + 1:
             raise ValueError(f"there are more than {MOST_JOBS} lines")
+        if self._read > MOST_BYTES:
+            raise TraceUnreadable(
+                f"it has more than {MOST_BYTES >> 30} GiB, unpacked; leave out the columns that say neither when jobs"
+                " were submitted nor how long they ran"
+            )
         if len(line) > LONGEST_LINE:
             raise TraceUnreadable(
                 f"line {self.number} is longer than {LONGEST_LINE // 1024} KiB, as none of a table of jobs is;"

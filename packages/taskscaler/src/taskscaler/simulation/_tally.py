@@ -29,7 +29,7 @@ def step_of(seconds: float) -> float:
 
 @define(eq=False)
 class Step:
-    """What happened in a span of time, and how many instances and busy slots there were at its end."""
+    """What happened in a span of time, and how many instances and busy slots there were at its end, and at most."""
 
     submitted: int = 0
     started: int = 0
@@ -40,6 +40,8 @@ class Step:
     instances: int = 0
     busy: int = 0
     waiting: int = 0
+    peak_instances: int = 0
+    peak_busy: int = 0
 
     def and_then(self, later: "Step") -> "Step":
         """Both as one."""
@@ -51,6 +53,8 @@ class Step:
             later.instances,
             later.busy,
             max(self.waiting, later.waiting),
+            max(self.peak_instances, later.peak_instances),
+            max(self.peak_busy, later.peak_busy),
         )
 
 
@@ -108,6 +112,7 @@ class Tally:
         self.running += 1
         step = self.this_step
         step.started += 1
+        step.peak_busy = max(step.peak_busy, self.running)
         if waited > 0:
             self.waited.append(waited)
             self.came.append(came)
@@ -116,11 +121,18 @@ class Tally:
         else:
             self.at_once += 1
 
+    def grow(self, instances: int) -> None:
+        """There are more instances than there were: so many."""
+        step = self.this_step
+        step.peak_instances = max(step.peak_instances, instances)
+        self.peak_instances = max(self.peak_instances, instances)
+
     def end_step(self, instances: int, now: float) -> None:
         """A step is over; so many instances exist. Once there are too many, each two become one."""
         step, self.this_step, self.step_began = self.this_step, Step(), now
         step.instances, step.busy = instances, self.running
         self.this_step.waiting = self.waiting
+        self.this_step.peak_instances, self.this_step.peak_busy = instances, self.running
         self.steps.append(step)
         if len(self.steps) == 2 * STEPS:
             self.steps = [
@@ -194,6 +206,8 @@ class Tally:
             instances=tuple(step.instances for step in steps),
             busy=tuple(step.busy for step in steps),
             waiting=tuple(step.waiting for step in steps),
+            peak_instances=tuple(step.peak_instances for step in steps),
+            peak_busy=tuple(step.peak_busy for step in steps),
             mean_wait=tuple(step.waited / step.started if step.started else 0.0 for step in steps),
             longest_wait=tuple(step.longest for step in steps),
         )
