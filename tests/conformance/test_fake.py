@@ -47,6 +47,7 @@ CLOUDS = {
             "suspend": 4,
             "resume": 4,
             "mark_owner": 2,
+            "read_marks": 1,
         },
     ),
     "plain": lambda: FakeCloud(capabilities=frozenset(), boot_time=5),
@@ -132,6 +133,7 @@ async def trouble(cloud: FakeCloud, kind: Trouble) -> AsyncIterator[None]:
         faults.suspend.always(SuspendFault(refuse=REFUSALS[kind]))
         faults.resume.always(SuspendFault(refuse=REFUSALS[kind]))
         faults.mark_owner.always(Fault(refuse=REFUSALS[kind]))
+        faults.read_marks.always(Fault(refuse=REFUSALS[kind]))
     yield
     cloud.restock()
     faults.clear()

@@ -24,6 +24,7 @@ from fleeting import (
     Settings,
     State,
 )
+from fleeting.plugins import Mark
 from fleeting.testing import (
     CHECKS,
     Check,
@@ -31,7 +32,6 @@ from fleeting.testing import (
     FakeCloud,
     FakeGroup,
     IncreaseFault,
-    Mark,
     SuspendFault,
     Violation,
     judge,
@@ -528,6 +528,46 @@ class _Incumbent(FakeGroup):
         self.marked = True
 
 
+class _Sanguine(FakeGroup):
+    """Shows no marks, though the cloud failed to."""
+
+    async def read_marks(self) -> Sequence[Mark]:
+        with suppress(ProviderError):
+            return await super().read_marks()
+        return []
+
+
+class _Euphemist(FakeGroup):
+    """Shows no mark that has expired."""
+
+    async def read_marks(self) -> Sequence[Mark]:
+        return [mark for mark in await super().read_marks() if mark.until > self.cloud.now]
+
+
+class _Vain(FakeGroup):
+    """Takes every mark for its own."""
+
+    async def read_marks(self) -> Sequence[Mark]:
+        return [evolve(mark, owner=self._owner) for mark in await super().read_marks()]
+
+
+class _Chronicler(FakeGroup):
+    """Goes on showing a mark that was taken away."""
+
+    last: Sequence[Mark] = ()
+
+    async def read_marks(self) -> Sequence[Mark]:
+        self.last = await super().read_marks() or self.last
+        return self.last
+
+
+class _Echo(FakeGroup):
+    """Shows a mark twice once it was renewed."""
+
+    async def read_marks(self) -> Sequence[Mark]:
+        return [each for mark in await super().read_marks() for each in (evolve(mark, until=mark.until - 1), mark)]
+
+
 class _Unclaimed(FakeGroup):
     """Has a probe, and does not claim NOTICES."""
 
@@ -700,6 +740,11 @@ WRONG = [
     Wrong(CHECK["owner_mark_is_renewed"], "this owner's own", _Selfish),
     Wrong(CHECK["expired_owner_mark_is_taken_over"], "has expired", _Eternal),
     Wrong(CHECK["expired_owner_mark_is_taken_over"], "raises GroupRefused", _Incumbent),
+    Wrong(CHECK["failures_are_provider_errors"], "read_marks raises", _Sanguine),
+    Wrong(CHECK["owner_marks_are_shown"], "with its owner and its expiry", _Euphemist),
+    Wrong(CHECK["owner_marks_are_shown"], "with its owner and its expiry", _Vain),
+    Wrong(CHECK["owner_marks_are_shown"], "or was taken away", _Chronicler),
+    Wrong(CHECK["owner_marks_are_shown"], "at most one mark of each owner", _Echo),
     Wrong(CHECK["notice_probe_is_a_command"], "claims NOTICES", _Unclaimed),
     Wrong(CHECK["notice_probe_is_a_command"], "command line for a POSIX shell", _Ungrammatical),
     Wrong(CHECK["notice_probe_is_a_command"], "or None", _Blank),

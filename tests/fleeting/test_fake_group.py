@@ -26,6 +26,7 @@ from fleeting import (
     Unreachable,
     Unsupported,
 )
+from fleeting.plugins import Mark
 from fleeting.testing import (
     Command,
     DecreaseFault,
@@ -33,7 +34,6 @@ from fleeting.testing import (
     FakeGroup,
     Fault,
     IncreaseFault,
-    Mark,
     SuspendFault,
     UpdateFault,
     virtual_time,

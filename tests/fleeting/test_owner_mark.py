@@ -19,10 +19,10 @@ from fleeting import (
     SqliteJournal,
 )
 from fleeting.core import messages
+from fleeting.plugins import Mark
 from fleeting.runtime import GroupDriver
 from fleeting.runtime._mark import MARK_LASTS
 from fleeting.testing import FakeCloud, FakeGroup, Fault, virtual_time
-from fleeting.testing._machine import Mark
 from taskscaler import NoCapacity, Pool, Taskscaler
 from tests.taskscaler.scaling import virtual_clock
 

@@ -16,9 +16,9 @@ from fleeting import (
     ProviderError,
     Provisioner,
 )
+from fleeting.plugins import Mark
 from fleeting.runtime._mark import MARK_LASTS
 from fleeting.testing import FakeCloud, FakeGroup, Fault, virtual_time
-from fleeting.testing._machine import Mark
 from tests.taskscaler.scaling import virtual_clock
 
 pytestmark = pytest.mark.anyio

@@ -5,6 +5,7 @@ import subprocess
 import sys
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import aclosing, asynccontextmanager, suppress
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -34,9 +35,11 @@ from fleeting import (
     load,
 )
 from fleeting.connectors.ssh import generate_key
+from fleeting.plugins import Mark
 from fleeting_aws import AwsConfig, AwsGroup
 from taskscaler.config import load as load_runner
-from tests.fleeting_aws.clouds import Cloud, new_cloud
+from tests.fleeting_aws.clouds import Cloud, new_cloud, other_client
+from tests.reaping import HOUR, reap, removed
 
 pytestmark = pytest.mark.anyio
 
@@ -600,6 +603,18 @@ async def test_a_mark_that_has_expired_is_cleared_away(cloud: Cloud) -> None:
             await a.mark_owner(clock.now() + 1)
 
 
+async def test_a_mark_that_cannot_be_read_keeps_nobody_out_and_proves_nobodys_death(cloud: Cloud) -> None:
+    """A manager may take the group; who cleans up behind dead ones is not shown one that has expired."""
+    clock = Clock()
+    tag = {"ResourceId": "fleet", "ResourceType": "auto-scaling-group", "PropagateAtLaunch": False}
+    tags = [{**tag, "Key": "fleeting:owner:a", "Value": "tomorrow"}, {**tag, "Key": "team", "Value": "ours"}]
+    other_client(cloud.port, "autoscaling").create_or_update_tags(Tags=tags)
+    async with opened(cloud.group(), "b", clock=clock) as b:
+        assert await b.read_marks() == [Mark(owner="a", until=inf)]
+        await b.mark_owner(clock.now() + 60)
+        assert await b.read_marks() == [Mark(owner="b", until=clock.now() + 60)]
+
+
 async def test_of_two_who_mark_at_once_at_most_one_gets_it(cloud: Cloud) -> None:
     """Each writes and then looks, so that whoever is later sees the other."""
     clock = Clock()
@@ -613,6 +628,25 @@ async def test_of_two_who_mark_at_once_at_most_one_gets_it(cloud: Cloud) -> None
     async with opened(cloud.group(), "a", clock=clock) as a, opened(cloud.group(), "b", clock=clock) as b:
         await both(mark, a, b)
     assert len(marked) <= 1
+
+
+async def test_what_a_dead_manager_has_left_is_removed_and_a_living_ones_is_not(cloud: Cloud) -> None:
+    """By the mark: while it is renewed nothing goes, and an hour after it has expired everything does."""
+    clock = Clock()
+    async with opened(cloud.group(), "dead", clock=clock) as group:
+        await group.mark_owner(clock.now() + 300)
+        there = await grown(group, 2)
+        assert await reap(cloud.group, clock) == []
+        clock.at += 150
+        await group.mark_owner(clock.now() + 300)
+        clock.at += 300 + HOUR - 1
+        assert await reap(cloud.group, clock) == []
+        clock.at += 1
+        assert removed(await reap(cloud.group, clock)) == set(there)
+        await seen(group, lambda shown: not running(shown))
+        (mark,) = await group.read_marks()
+        assert mark.owner.startswith("reap-after-dead-by-")
+        assert mark.until == clock.now() - HOUR
 
 
 async def test_who_only_looks_marks_nothing(cloud: Cloud) -> None:

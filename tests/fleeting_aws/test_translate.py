@@ -2,6 +2,7 @@
 
 import base64
 from datetime import UTC, datetime
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from fleeting import (
     RateLimited,
     State,
 )
+from fleeting.plugins import Mark
 from fleeting_aws._translate import (
     Launching,
     Member,
@@ -407,10 +409,11 @@ def test_what_a_warm_pool_keeps_is_not_counted() -> None:
     assert missing_in({"DesiredCapacity": 1, "Instances": [told]}) == 1
 
 
-def test_marks_are_read_and_what_is_no_time_has_expired() -> None:
+def test_marks_are_read_and_of_what_is_no_time_nobody_knows_when_it_expires() -> None:
     """Somebody may have written anything into a tag."""
     tags = [("fleeting:owner:a", "100"), ("fleeting:owner:b", "soon"), ("Name", "fleet")]
-    assert marks_on({"Tags": [{"Key": key, "Value": value} for key, value in tags]}) == {"a": 100.0, "b": 0.0}
+    marks = marks_on({"Tags": [{"Key": key, "Value": value} for key, value in tags]})
+    assert marks == [Mark(owner="a", until=100.0), Mark(owner="b", until=inf)]
 
 
 # --- connecting ------------------------------------------------------------------------------------------

@@ -11,8 +11,8 @@ import anyio
 import pytest
 
 from fleeting import Capability, CapacityUnavailable, MemoryJournal, ProviderError, RateLimited, State
+from fleeting.plugins import Mark
 from fleeting.testing import FakeCloud, FakeGroup, Fault, SuspendFault, virtual_time
-from fleeting.testing._machine import Mark
 from taskscaler import LeaseLost, NoCapacity, NotSuspended, Policy, Pool, Taskscaler
 from tests.golden import Golden
 from tests.taskscaler.scaling import asked, scaling, virtual_clock, work

@@ -3,7 +3,6 @@
 import logging
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
@@ -27,7 +26,7 @@ from fleeting import (
     State,
 )
 from fleeting.connectors import ssh
-from fleeting.plugins import SharedCall, accepted, ask_in_batches, undone_on_failure
+from fleeting.plugins import Mark, SharedCall, accepted, ask_in_batches, put_mark, undone_on_failure
 from fleeting_aws import _translate
 from fleeting_aws._config import AwsConfig, Sdk
 from fleeting_aws._launch import Launcher
@@ -209,19 +208,19 @@ class AwsGroup:
     async def mark_owner(self, until: float | None) -> None:
         """Put a tag on the group, and look once more after that: of two at once, both are refused."""
         self._settings.refuse_if_observing()
-        owner = self._settings.owner
-        if until is None:
-            return await self._unmark([owner])
-        self._refuse_if_marked(_translate.marks_on(await self._read_group()))
-        tag = {**self._tag(owner), "Value": str(round(until)), "PropagateAtLaunch": False}
-        await self._sdk.change("autoscaling", "create_or_update_tags", Tags=[tag])
-        marks = _translate.marks_on(await self._read_group())
-        try:
-            self._refuse_if_marked(marks)
-        except GroupRefused:
-            await self._unmark([owner])
-            raise
-        return await self._unmark([each for each in marks if each != owner])
+        await put_mark(
+            until,
+            owner=self._settings.owner,
+            clock=self._settings.clock,
+            group=self._config.name,
+            read=self.read_marks,
+            write=self._write_mark,
+            erase=self._unmark,
+        )
+
+    async def read_marks(self) -> Sequence[Mark]:
+        """Read the tags of the group, which come with it."""
+        return _translate.marks_on(await self._read_group())
 
     async def shutdown(self) -> None:
         """Close the connections to AWS."""
@@ -401,17 +400,12 @@ class AwsGroup:
 
     # --- marking -----------------------------------------------------------------------------------------
 
-    def _refuse_if_marked(self, marks: Mapping[str, float]) -> None:
-        for holder, until in marks.items():
-            if holder != self._settings.owner and until > self._now():
-                when = datetime.fromtimestamp(until, UTC).isoformat(timespec="seconds")
-                raise GroupRefused(
-                    f"{self._config.name} is managed by {holder}; stop that manager, or wait until {when}"
-                )
+    async def _write_mark(self, until: float) -> None:
+        tag = {**self._tag(self._settings.owner), "Value": str(max(0, round(until))), "PropagateAtLaunch": False}
+        await self._sdk.change("autoscaling", "create_or_update_tags", Tags=[tag])
 
     async def _unmark(self, owners: Sequence[str]) -> None:
-        if owners:
-            await self._sdk.change("autoscaling", "delete_tags", Tags=[self._tag(owner) for owner in owners])
+        await self._sdk.change("autoscaling", "delete_tags", Tags=[self._tag(owner) for owner in owners])
 
     def _tag(self, owner: str) -> dict[str, object]:
         key = f"{_translate.OWNER_TAG}{owner}"

@@ -7,6 +7,7 @@ minutes behind the other, so a state is read from both.
 import base64
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from math import inf
 from typing import Any
 
 from attrs import frozen
@@ -27,6 +28,7 @@ from fleeting import (
     RateLimited,
     State,
 )
+from fleeting.plugins import Mark
 
 Json = Mapping[str, Any]
 
@@ -402,10 +404,12 @@ def missing_in(group: Json) -> int:
     return int(group["DesiredCapacity"]) - sum(each.is_counted for each in members_of(group))
 
 
-def marks_on(group: Json) -> dict[str, float]:
-    """Who has marked a group, by name, and when each mark expires; what cannot be read has expired."""
+def marks_on(group: Json) -> list[Mark]:
+    """The marks on a group, for those who clean up behind dead managers: what cannot be read proves nobody's death."""
     marks = {tag["Key"]: tag["Value"] for tag in group.get("Tags", []) if tag["Key"].startswith(OWNER_TAG)}
-    return {key.removeprefix(OWNER_TAG): float(at) if at.isdecimal() else 0.0 for key, at in marks.items()}
+    return [
+        Mark(owner=key.removeprefix(OWNER_TAG), until=float(at) if at.isdecimal() else inf) for key, at in marks.items()
+    ]
 
 
 # --- connecting ------------------------------------------------------------------------------------------

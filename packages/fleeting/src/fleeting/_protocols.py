@@ -17,6 +17,7 @@ from fleeting._types import (
     ConnectInfo,
     ConnectorConfig,
     GroupInfo,
+    Mark,
     Notice,
     Observation,
     Settings,
@@ -186,9 +187,30 @@ class MarksOwner(Protocol):
 
         Args:
             until: When the mark expires unless renewed, seconds since the epoch; None: take ours away, if it is there.
+                A time that is past leaves a mark that has expired, as a manager does that has died.
 
         Raises:
             GroupRefused: Another owner's mark is there and has not expired. Names that owner, and until when.
+        """
+        ...
+
+
+@runtime_checkable
+class ReadsMarks(Protocol):
+    """A group with `Capability.OWNER_MARK` that also shows the marks which others have put on it.
+
+    Optional for those that are `MarksOwner`: a manager does without. What cleans up behind managers that have died,
+    such as ``taskscaler reap``, needs it, and leaves groups alone that have no such method.
+    """
+
+    async def read_marks(self) -> Sequence[Mark]:
+        """Fetch every mark that is on the group, by one request if the cloud allows that.
+
+        May be called while the group is only observed; changes nothing.
+
+        Returns:
+            At most one mark of each owner, in no order, expired ones too until somebody removes or replaces them. Empty
+            only if there is none: not if something is there that cannot be read.
         """
         ...
 

@@ -142,6 +142,17 @@ class Capability(Enum):
 
 
 @frozen(kw_only=True)
+class Mark:
+    """Who manages a group, as it stands on the group itself."""
+
+    owner: str
+    """`Settings.owner` of the manager that put it there."""
+
+    until: float
+    """Seconds since the epoch; it expires then. Infinity: it is there, and when it expires cannot be read."""
+
+
+@frozen(kw_only=True)
 class GroupInfo:
     """What a group says of itself when it is opened."""
 

@@ -5,12 +5,14 @@ from typing import TYPE_CHECKING
 from fleeting.runtime._calls import CloudCall
 from fleeting.runtime._driver import GroupDriver
 from fleeting.runtime._instances import Dial, InstanceCalls, ReadyHook, Upkeep
-from fleeting.runtime._runtime import Core, Runtime
+from fleeting.runtime._mark import MARK_LASTS
+from fleeting.runtime._runtime import Core, Runtime, owner_of
 
 if TYPE_CHECKING:
     from fleeting._pulled import PulledStream, accept
 
 __all__ = [
+    "MARK_LASTS",
     "CloudCall",
     "Core",
     "Dial",
@@ -21,6 +23,7 @@ __all__ = [
     "Runtime",
     "Upkeep",
     "accept",
+    "owner_of",
 ]
 
 if not TYPE_CHECKING:  # else mypy would take every name for one that is here

@@ -145,7 +145,7 @@ class Runtime(Generic[C]):
         self._journal = journal
         self._given_clock = clock
         self._observe_only = observe_only
-        self.owner = f"{os.uname().nodename}-{_token(self._journal)}"
+        self.owner = owner_of(self._journal)
 
         self._writes: list[Write] = []
         """Not durable yet."""
@@ -481,8 +481,12 @@ def _parted(actions: Iterable[Any], apart: Callable[[Any], bool]) -> tuple[list[
     return parts
 
 
+def owner_of(journal: Journal | None) -> str:
+    """As whom a manager opens its groups: the one that opens the same journal again, on the same host, is the same."""
+    return f"{os.uname().nodename}-{_token(journal)}"
+
+
 def _token(journal: Journal | None) -> str:
-    """What distinguishes managers of one host: the one that opens the same journal again is the same."""
     if not isinstance(journal, Placed):
         return os.urandom(4).hex()
     from hashlib import sha256  # that a bare ``import fleeting`` need not pay for

@@ -7,6 +7,7 @@ for.
 
 from typing import TYPE_CHECKING
 
+from fleeting._types import Mark as Mark  # where it was in 0.1.0; it is in fleeting.plugins now
 from fleeting.testing._cloud import FakeCloud, OnCommand
 from fleeting.testing._conformance import CHECKS, Check, anchor_of, judge, name_of
 from fleeting.testing._connection import FakeConnection
@@ -25,7 +26,7 @@ from fleeting.testing._harness import (
     TroubleMaker,
     Violation,
 )
-from fleeting.testing._machine import Bill, Call, Command, Machine, Mark
+from fleeting.testing._machine import Bill, Call, Command, Machine
 from fleeting.testing._virtual_time import Deadlock, virtual_backend, virtual_run
 
 if TYPE_CHECKING:
@@ -60,7 +61,6 @@ __all__ = [
     "Machine",
     "MakeDial",
     "MakeHarness",
-    "Mark",
     "NotApplicable",
     "NotChecked",
     "OnCommand",

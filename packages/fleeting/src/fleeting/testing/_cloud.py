@@ -25,6 +25,7 @@ from fleeting._types import (
     Capability,
     Clock,
     Completed,
+    Mark,
     Notice,
     NoticeKind,
     Observation,
@@ -34,7 +35,7 @@ from fleeting._types import (
     State,
 )
 from fleeting.testing._faults import DecreaseFault, IncreaseFault, Scripts, SuspendFault, UpdateFault
-from fleeting.testing._machine import Bill, Call, Command, Machine, Mark, Method
+from fleeting.testing._machine import Bill, Call, Command, Machine, Method
 
 OnCommand = Callable[[str, Command], Awaitable[Completed]]
 """Plays the instance of that id: takes a command and says what comes of it."""

@@ -75,6 +75,7 @@ from fleeting.testing._checks._owning import (
     check_expired_owner_mark_is_taken_over,
     check_owner_mark_is_renewed,
     check_owner_mark_keeps_others_out,
+    check_owner_marks_are_shown,
 )
 from fleeting.testing._checks._resources import (
     check_calls_release_what_they_took,
@@ -235,6 +236,7 @@ CHECKS: tuple[Check, ...] = (
     check_owner_mark_keeps_others_out,
     check_owner_mark_is_renewed,
     check_expired_owner_mark_is_taken_over,
+    check_owner_marks_are_shown,
     check_observing_changes_nothing,
     check_observing_sends_no_change,
     check_shutdown_leaves_instances,

@@ -10,6 +10,7 @@ from fleeting._types import (
     ConnectInfo,
     ConnectorConfig,
     GroupInfo,
+    Mark,
     Notice,
     Observation,
     Settings,
@@ -135,6 +136,12 @@ class FakeGroup:
         self._refuse_if_observing()
         async with self._call("mark_owner", self.cloud.faults.mark_owner, until=until):
             self.cloud.mark(self._owner, until)
+
+    async def read_marks(self) -> Sequence[Mark]:
+        """Give the mark that is on the cloud, if that has `OWNER_MARK` and there is one."""
+        self._require(Capability.OWNER_MARK)
+        async with self._call("read_marks", self.cloud.faults.read_marks):
+            return [self.cloud.owner_mark] if self.cloud.owner_mark is not None else []
 
     @asynccontextmanager
     async def dial(self, info: ConnectInfo, config: ConnectorConfig) -> AsyncIterator[FakeConnection]:  # noqa: ARG002  (a connector's signature)

@@ -136,6 +136,7 @@ class Scripts:
     suspend: Script[SuspendFault] = field(factory=lambda: Script(SuspendFault()))
     resume: Script[SuspendFault] = field(factory=lambda: Script(SuspendFault()))
     mark_owner: Script[Fault] = field(factory=_plain)
+    read_marks: Script[Fault] = field(factory=_plain)
     dial: Script[Fault] = field(factory=_plain)
     shutdown: Script[Fault] = field(factory=_plain)
 

@@ -13,7 +13,7 @@ from attrs import define, evolve, field, frozen
 
 from fleeting._clock import LoopClock
 from fleeting._errors import ProviderError
-from fleeting._protocols import InstanceGroup, MarksOwner, Suspends, Withdraws
+from fleeting._protocols import InstanceGroup, MarksOwner, ReadsMarks, Suspends, Withdraws
 from fleeting._types import Capability, Completed, GroupInfo, Observed, Settings, State
 
 
@@ -183,6 +183,10 @@ class Harness:
     elsewhere: Callable[[], InstanceGroup] | None = None
     """Makes a group object for another resource of the same cloud, such as another pool of the same account."""
 
+    make_other: Callable[[], InstanceGroup] | None = None
+    """Makes a group object as another manager has it, on another machine; None: `make` does, for nothing of the group
+    is kept on the machine."""
+
     loops: Sequence[str] = ("asyncio", "trio")
     """Backends of anyio on which the group can be opened in a second event loop, in another thread. Empty if the cloud
     lives in the event loop of the check."""
@@ -236,7 +240,8 @@ class Harness:
         self, *, keep: bool = False, observe_only: bool = False, owner: str = ""
     ) -> AsyncIterator["Probe"]:
         """Open a group, and in the end close it, after deleting what came meanwhile unless that is to be kept."""
-        group = self.make()
+        is_other = owner not in ("", self.settings.owner)
+        group = self.make_other() if is_other and self.make_other is not None else self.make()
         owner = owner or self.settings.owner
         try:
             info = await group.init(evolve(self.settings, owner=owner, observe_only=observe_only))
@@ -377,11 +382,14 @@ class Probe:
     def reads(self, instance: str) -> Mapping[str, Call]:
         """The calls that change nothing, by their names."""
         group = self.group
-        return {
+        calls: dict[str, Call] = {
             "update": group.update,
             "connect_info": partial(group.connect_info, instance),
             "heartbeat": partial(group.heartbeat, instance),
         }
+        if Capability.OWNER_MARK in self.info.capabilities and isinstance(group, ReadsMarks):
+            calls["read_marks"] = group.read_marks
+        return calls
 
     async def tidy(self) -> None:
         """Delete what came since the group was opened, as far as it lets itself be deleted, and take its mark away.

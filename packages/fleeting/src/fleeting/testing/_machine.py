@@ -19,6 +19,7 @@ Method = Literal[
     "suspend",
     "resume",
     "mark_owner",
+    "read_marks",
     "dial",
     "shutdown",
 ]
@@ -73,17 +74,6 @@ class Bill:
 
     until: float | None
     """None: it still exists."""
-
-
-@frozen(kw_only=True)
-class Mark:
-    """Who manages the group, as it stands on the group itself."""
-
-    owner: str
-    """Whose group it is."""
-
-    until: float
-    """Seconds since the epoch; it expires then."""
 
 
 @define(kw_only=True)

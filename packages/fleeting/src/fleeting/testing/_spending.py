@@ -83,7 +83,12 @@ class SpendingGuard:
     async def watch(self, harness: Harness) -> AsyncIterator[Harness]:
         """Lend the harness of a real cloud to a check, and remove what came meanwhile."""
         try:
-            yield evolve(harness, make=lambda: _GuardedGroup(harness, harness.make(), self))
+            make, make_other = harness.make, harness.make_other or harness.make
+            yield evolve(
+                harness,
+                make=lambda: _GuardedGroup(harness, make(), self),
+                make_other=lambda: _GuardedGroup(harness, make_other(), self),
+            )
         finally:
             with anyio.CancelScope(shield=True):
                 await self.sweep()

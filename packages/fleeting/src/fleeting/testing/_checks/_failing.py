@@ -30,8 +30,8 @@ from fleeting.testing._harness import (
 REFUSALS = (Trouble.AUTH, Trouble.RATE_LIMIT)
 """Troubles that are failures too, and that have a check of their own."""
 
-CLAIMS_BY_RETURNING = {"update", "increase", "mark_owner"}
-"""Who returns from these says that the cloud has answered, accepted the order, or taken the mark."""
+CLAIMS_BY_RETURNING = {"update", "increase", "mark_owner", "read_marks"}
+"""Who returns from these says that the cloud has answered, accepted the order, taken the mark, or shown all marks."""
 
 CLAIMS_BY_VALUE = {"decrease", "withdraw", "suspend"}
 """Who returns something from these says that the cloud has done it. What runs may be said to have been resumed."""
