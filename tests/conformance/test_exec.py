@@ -30,7 +30,8 @@ class TestExec(GroupConformance):
 
             try:
                 yield Harness(
-                    make=lambda: cloud.group(max_size=3),
+                    make=lambda: cloud.group(max_size=3, owner_mark=True),
+                    make_other=lambda: cloud.group(max_size=3, owner_mark=True, state_dir=str(tmp_path / "other")),
                     kill=kill,
                     alive=alive,
                     deadline=10,

@@ -42,6 +42,17 @@ list)
 destroy)
     ! read -r pid 2>/dev/null <"$2/pid" || kill -9 "$pid" 2>/dev/null || :
     rm -rf "$2" ;;
+mark) echo "$2" >"mark-$FLEETING_OWNER" ;;
+unmark) rm -f "mark-$2" ;;
+marks)
+    printf '{"marks": ['
+    comma=
+    for file in ./mark-*; do
+        read -r until 2>/dev/null <"$file" || continue
+        printf '%s{"owner": "%s", "until": %s}' "$comma" "${file#./mark-}" "$until"
+        comma=,
+    done
+    echo ']}' ;;
 *) exit 64 ;;
 esac
 """

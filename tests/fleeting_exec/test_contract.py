@@ -31,6 +31,7 @@ from fleeting_exec._contract import (
     plain,
     read_instance,
     read_listing,
+    read_marks,
 )
 
 NAMES = st.from_regex(r"\A[A-Za-z0-9_][A-Za-z0-9_.:/@+-]{0,20}\Z")
@@ -161,6 +162,24 @@ def test_many_instances_one_of_them_twice_are_soon_refused() -> None:
     names = [f"a{number}" for number in range(60_000)]
     printed = {"instances": [{"name": name, "state": "running"} for name in (*names, names[-1])]}
     assert "it lists a59999 twice" in refusal(json.dumps(printed))
+
+
+@pytest.mark.parametrize(
+    ("output", "said"),
+    [
+        ('{"marks": [{"owner": "a", "until": 1}, {"owner": "a", "until": 2}]}', "two marks of a"),
+        ('{"marks": [{"owner": "a\\nb", "until": 1}]}', "one line of printable characters"),
+        ('{"marks": [{"owner": "a", "until": "soon"}]}', "until"),
+        ('{"marks": [{"owner": "a"}]}', "until"),
+        ("{}", "marks"),
+        ("", "nothing instead of a JSON object"),
+    ],
+)
+def test_marks_that_are_not_wholly_understood_are_refused(output: str, said: str) -> None:
+    """Else a mark that nobody can read would look like none, and its manager like a dead one."""
+    with pytest.raises(ProviderError, match="provision marks printed invalid output") as error:
+        read_marks(output.encode(), "provision marks")
+    assert said in str(error.value)
 
 
 def test_another_instance_than_the_one_asked_about_is_refused() -> None:

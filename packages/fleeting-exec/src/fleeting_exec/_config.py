@@ -60,6 +60,10 @@ class ExecConfig:
     max_size: int | None = field(default=None, validator=optional(ge(1)))
     """How many instances there may be at once; None: no limit."""
 
+    owner_mark: bool = False
+    """Whether the program knows ``marks``, ``mark`` and ``unmark``: managers on several hosts then exclude each other,
+    and what one that has died leaves behind can be removed."""
+
     def __attrs_post_init__(self) -> None:
         """Check the names in `env` here: what a validator says of a secret is not passed on, keys included."""
         if wrong := next((name for name in self.env if not _VARIABLE.fullmatch(name)), None):

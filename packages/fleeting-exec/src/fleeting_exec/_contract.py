@@ -28,7 +28,7 @@ from fleeting import (
     RateLimited,
     State,
 )
-from fleeting.plugins import structure
+from fleeting.plugins import Mark, structure
 
 OUTPUT_LIMIT = 4 << 20
 """Bytes that ``list`` and ``status`` may print."""
@@ -153,6 +153,21 @@ class _Printed:
     problems: tuple[Trouble, ...] = ()
 
 
+@frozen(kw_only=True)
+class _PrintedMark:
+    """One mark, as ``marks`` prints it."""
+
+    owner: str = field(validator=_check_line)
+    until: float = field(validator=ge(0))
+
+
+@frozen(kw_only=True)
+class _PrintedMarks:
+    """What ``marks`` prints."""
+
+    marks: tuple[_PrintedMark, ...]
+
+
 @frozen
 class Listing:
     """The cloud's whole view."""
@@ -185,6 +200,16 @@ def read_instance(output: bytes, command: str, name: str) -> Listed:
     if listed.name != name:
         _refuse(command, f"it was asked about {name}, and describes {listed.name}")
     return listed
+
+
+def read_marks(output: bytes, command: str) -> list[Mark]:
+    """Read what ``marks`` printed. Raises as `read_listing`."""
+    printed = _read(output, _PrintedMarks, command).marks
+    marks = {each.owner: Mark(owner=each.owner, until=each.until) for each in printed}
+    if len(marks) < len(printed):
+        ((twice, _),) = Counter(each.owner for each in printed).most_common(1)
+        _refuse(command, f"it lists two marks of {twice}")
+    return [*marks.values()]
 
 
 def failure(command: str, code: int, words: str) -> ProviderError:

@@ -5,7 +5,7 @@ import os
 import shutil
 import socket
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import anyio
@@ -26,9 +26,9 @@ from fleeting import (
     Settings,
     State,
 )
-from fleeting.plugins import Offload, SharedCall, accepted
+from fleeting.plugins import Mark, Offload, SharedCall, accepted, put_mark
 from fleeting_exec._config import ExecConfig
-from fleeting_exec._contract import Listed, Listing, is_name, kind_of, plain, read_instance, read_listing
+from fleeting_exec._contract import Listed, Listing, is_name, kind_of, plain, read_instance, read_listing, read_marks
 from fleeting_exec._program import NoSuchCommand, NoSuchThing, Program, environment, secrets_in
 from fleeting_exec._requests import UNSETTLED, Fate, Request, Requests
 from fleeting_exec._store import Store
@@ -102,7 +102,12 @@ class ExecGroup:
             identity=self._config.identity or here,
             max_size=self._config.max_size,
             max_size_is="max_size in plugin_config",
-            capabilities=frozenset({Capability.NAMED_CREATE}),
+            capabilities=frozenset(
+                {
+                    Capability.NAMED_CREATE,
+                    *([Capability.OWNER_MARK] if self._config.owner_mark else []),
+                }
+            ),
         )
 
     async def update(self) -> Observation:
@@ -166,6 +171,24 @@ class ExecGroup:
         listed = await self._look_at(instance)
         if listed.state.state is not State.RUNNING:
             raise ProviderError(f"{instance} is not running: its state is {listed.state.value}")
+
+    async def mark_owner(self, until: float | None) -> None:
+        """Have the mark written, and look once more after that: of two at once, both may be refused."""
+        self._settings.refuse_if_observing()
+        await put_mark(
+            until,
+            owner=self._settings.owner,
+            clock=self._clock,
+            group=self._config.identity or self._config.name,
+            read=self.read_marks,
+            write=self._write_mark,
+            erase=self._erase_marks,
+        )
+
+    async def read_marks(self) -> Sequence[Mark]:
+        """Have the marks printed."""
+        output = await self._program.run("marks", limit=self._config.list_timeout)
+        return await self._offload(read_marks, output, self._program.describe("marks"))
 
     async def shutdown(self) -> None:
         """Let the next manager in."""
@@ -354,6 +377,16 @@ class ExecGroup:
             self._destroying.discard(name)
         self._expected.pop(name, None)
         await self._settle(name, fate)
+
+    # --- marking -----------------------------------------------------------------------------------------
+
+    async def _write_mark(self, until: float) -> None:
+        await self._program.run("mark", str(max(0, round(until))), limit=self._config.list_timeout)
+
+    async def _erase_marks(self, owners: Sequence[str]) -> None:
+        for owner in owners:
+            with suppress(NoSuchThing):
+                await self._program.run("unmark", owner, limit=self._config.list_timeout)
 
     # --- remembering -------------------------------------------------------------------------------------
 

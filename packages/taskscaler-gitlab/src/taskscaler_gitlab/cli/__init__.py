@@ -148,6 +148,75 @@ def register(config: Path, *, url: str, token: str, name: str, executor: str, pl
     sys.exit(add(config, url=url, token=token, name=name, executor=executor, plugin=plugin))
 
 
+def _seconds(_: click.Context, __: click.Parameter, given: str | None) -> float | None:
+    from fleeting import ConfigError
+    from fleeting.config import parse_duration
+
+    try:
+        return None if given is None else parse_duration(given)
+    except ConfigError as error:
+        raise click.BadParameter(f"{given!r} is not a duration such as 90s or 5m") from error
+
+
+_REAP_EPILOG = """
+Exit status: 0 if every instance that was to be removed is, also if there was none, and without --remove; 1 if a group
+could not be looked at, or an instance could not be removed; 2 if the file or the arguments are wrong.
+"""
+
+
+@main.command(epilog=_REAP_EPILOG, short_help="Remove the instances of runners that have died.")
+@click.argument("config", metavar="CONFIG", type=_FILE)
+@_RUNNER
+@click.option("--remove", is_flag=True, help="Remove them.  [default: only show what would be removed]")
+@click.option(
+    "--expired-for",
+    metavar="DURATION",
+    default="1h",
+    show_default=True,
+    callback=_seconds,
+    help="For how long a manager's mark has to have expired, at least 1m: clocks differ.",
+)
+@click.option(
+    "--at-most",
+    metavar="N",
+    type=click.IntRange(min=1),
+    default=20,
+    show_default=True,
+    help="How many instances are removed at once, the oldest first.",
+)
+@click.option(
+    "--unmarked",
+    metavar="DURATION",
+    callback=_seconds,
+    help="Also remove instances that are older than this from groups that nobody has marked. A manager that does not "
+    "mark its groups, such as GitLab Runner's own, loses them.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def reap(
+    config: Path,
+    runner: str | None,
+    *,
+    remove: bool,
+    expired_for: float,
+    at_most: int,
+    unmarked: float | None,
+    as_json: bool,
+) -> None:
+    """Show, and with --remove delete, the instances in the fleet of CONFIG whose manager has died.
+
+    A manager, such as `run`, marks its groups, and renews the marks while it lives. A group whose mark has expired for
+    long enough is marked by this command, so that nobody takes it meanwhile, and its instances are deleted. What a
+    manager on this machine has on record stays: it takes that up when it starts. A group without a mark, and one whose
+    cloud has no place for marks, is left alone.
+
+    This is safe while runners run, of this file and of others. GitLab is not asked anything.
+    """
+    from taskscaler_gitlab.cli._reap import Wish, reap_config
+
+    wish = Wish(expired_for=expired_for, at_most=at_most, unmarked=unmarked)
+    sys.exit(reap_config(config, runner, wish, remove=remove, as_json=as_json))
+
+
 _CELL = click.option("--cell", metavar="CELL", help="Which of its GitLabs, if the runner has several upstreams.")
 
 
@@ -224,16 +293,6 @@ _DRIVER_EPILOG = """
 Exit status: 0 on success, otherwise what gitlab-runner has put into BUILD_FAILURE_EXIT_CODE if the job has failed, and
 into SYSTEM_FAILURE_EXIT_CODE if anything else has.
 """
-
-
-def _seconds(_: click.Context, __: click.Parameter, given: str | None) -> float | None:
-    from fleeting import ConfigError
-    from fleeting.config import parse_duration
-
-    try:
-        return None if given is None else parse_duration(given)
-    except ConfigError as error:
-        raise click.BadParameter(f"{given!r} is not a duration such as 90s or 5m") from error
 
 
 def _kept_for(context: click.Context, parameter: click.Parameter, given: str) -> float | None:

@@ -939,6 +939,65 @@ def doctor(file: Path | None, runner: str | None, timeout: float, *, offline: bo
     sys.exit(examine(file, runner=runner, offline=offline, as_json=as_json, patience=timeout))
 
 
+_REAP_EPILOG = """
+Exit status: 0 if every instance that was to be removed is, also if there was none, and without --remove; 1 if a group
+could not be looked at, or an instance could not be removed; 2 if the file or the arguments are wrong.
+"""
+
+
+@main.command(epilog=_REAP_EPILOG, short_help="Remove the instances of managers that have died.")
+@click.argument("fleet", metavar="FLEET", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option("--runner", metavar="NAME", help="Which runner, if the config.toml has several.")
+@click.option("--remove", is_flag=True, help="Remove them.  [default: only show what would be removed]")
+@click.option(
+    "--expired-for",
+    metavar="DURATION",
+    default="1h",
+    show_default=True,
+    callback=_seconds,
+    help="For how long a manager's mark has to have expired, at least 1m: clocks differ.",
+)
+@click.option(
+    "--at-most",
+    metavar="N",
+    type=click.IntRange(min=1),
+    default=20,
+    show_default=True,
+    help="How many instances are removed at once, the oldest first.",
+)
+@click.option(
+    "--unmarked",
+    metavar="DURATION",
+    callback=_seconds,
+    help="Also remove instances that are older than this from groups that nobody has marked. A manager that does not "
+    "mark its groups, such as GitLab Runner's own, loses them.",
+)
+@_JSON
+def reap(
+    fleet: Path,
+    runner: str | None,
+    *,
+    remove: bool,
+    expired_for: float,
+    at_most: int,
+    unmarked: float | None,
+    as_json: bool,
+) -> None:
+    """Show, and with --remove delete, the instances in the groups of FLEET whose manager has died.
+
+    FLEET is a jobs file, a fleet without jobs, or the config.toml of GitLab Runner. A manager marks its groups, and
+    renews the marks while it lives. A group whose mark has expired for long enough is marked by this command, so that
+    nobody takes it meanwhile, and its instances are deleted. What a manager on this machine has on record stays: it
+    takes that up when it starts. A group without a mark, and one whose cloud has no place for marks, is left alone.
+
+    This is safe while managers run, of this file and of others.
+    """
+    from taskscaler.cli.reap import policy_of, reap_fleet
+
+    policy = policy_of(expired_for=expired_for, at_most=at_most, unmarked=unmarked)
+    sys.exit(reap_fleet(fleet, runner, policy, remove=remove, as_json=as_json))
+
+
 @main.command()
 @click.argument("code", required=False)
 def errors(code: str | None) -> None:

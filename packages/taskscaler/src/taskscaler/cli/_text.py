@@ -1,8 +1,10 @@
 """Text for people: lists, and lines that are no longer than they may be."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from decimal import Decimal
 from textwrap import TextWrapper
+
+from fleeting.plugins import one_line
 
 
 def listed(parts: Iterable[str]) -> str:
@@ -25,6 +27,13 @@ def broken(text: str, width: int, *, most: int | None = None) -> list[str]:
         max(1, width), max_lines=most, placeholder=" …", break_long_words=False, break_on_hyphens=False
     )
     return wrapper.wrap(text) or [""]
+
+
+def columns(rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """Write rows below each other, each column as wide as it needs to be; ``-`` stands for what is empty."""
+    lines = [[one_line(cell) or "-" for cell in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    return ("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines)
 
 
 def amount(amount: float) -> str:
