@@ -79,7 +79,7 @@ def harness_for(cloud: Cloud, credentials: Path) -> Harness:
     announced = set[str]()
     troubles = {trouble: during(partial(cloud.fault, fault)) for trouble, fault in TROUBLES.items()}
     return Harness(
-        make=lambda: GcpGroup(config(cloud, credentials)),
+        make=lambda: GcpGroup(config(cloud, credentials, owner_mark=True)),
         kill=kill,
         alive=alive,
         launch=launch,

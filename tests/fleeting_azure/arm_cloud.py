@@ -97,6 +97,7 @@ class Cloud:
 
     capacity: int = 0
     etag: int = 0
+    tags: Table = field(factory=dict)
     provisioning: str = "Succeeded"
     statuses: list[Table] = field(factory=list)
     properties: Table = field(factory=dict)
@@ -343,13 +344,18 @@ class Cloud:
         }
         sku = {"name": self.size, "tier": "Standard", "capacity": self.capacity}
         own = {"id": SET, "name": "runners", "location": "westeurope", "etag": f'"{self.etag}"'}
-        return {**own, "sku": sku, "properties": properties}
+        return {**own, "sku": sku, "tags": self.tags, "properties": properties}
 
     def _change(self, request: Request) -> Reply:
         if request.headers.get("if-match", "*") not in ("*", f'"{self.etag}"'):
             raise Refused(412, "ConditionNotMet", "The condition specified using HTTP conditional header is not met.")
         if request.headers.get("if-none-match") == "*":
             raise Refused(412, "PreconditionFailed", "The resource exists already.")
+        if (tags := rules.tags_in(request.body)) is not None:
+            self.tags = tags
+            self.etag += 1  # guessed: another representation has another tag
+            if "sku" not in request.body:
+                return Reply(200, self._model(), self._operation("Succeeded"))
         most = 100 if self.mode == "Uniform" and self._model()["properties"]["singlePlacementGroup"] else 1000
         wanted = rules.capacity_in(request.body, self.capacity, most)
         if Trouble.QUOTA in self.troubles:

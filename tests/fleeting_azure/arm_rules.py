@@ -174,6 +174,22 @@ def capacity_in(body: Any, now: int, most: int) -> int:  # noqa: ANN401  (JSON)
     return capacity
 
 
+def tags_in(body: Any) -> Table | None:  # noqa: ANN401  (JSON)
+    """Read the tags that are wanted, all of them. Source of the limits: Azure's guide to tags; the words are guessed.
+
+    That a PATCH replaces them all is guessed: the reference of the method only calls them the resource's tags.
+    """
+    tags = (body or {}).get("tags")
+    if tags is None:
+        return None
+    if not isinstance(tags, dict) or len(tags) > 50:
+        raise Refused(400, "InvalidTags", "A resource has at most 50 tags.")
+    for name, value in tags.items():
+        if not 0 < len(name) <= 512 or set(name) & set("<>%&\\?/") or not isinstance(value, str) or len(value) > 256:
+            raise Refused(400, "InvalidTagNameCharacters", f"The tag '{name}' is invalid.")
+    return {**tags}
+
+
 def check_model(body: Any, mode: str) -> None:  # noqa: ANN401  (JSON)
     """Refuse a PUT without a place, or one that changes what may not be. Source: Azure's list of common errors."""
     if not (body or {}).get("location"):

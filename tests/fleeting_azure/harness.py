@@ -6,7 +6,7 @@ from email.utils import format_datetime
 from functools import partial
 
 import anyio
-from attrs import define
+from attrs import define, evolve
 
 from fleeting import Completed, Settings, State
 from fleeting.testing import Harness, Trouble
@@ -74,7 +74,7 @@ def harness_for(cloud: Cloud, config: AzureConfig, clock: HurriedClock) -> Harne
     """All that it may do."""
     cloud.since = datetime.fromtimestamp(clock.now(), UTC).isoformat()
     return Harness(
-        make=lambda: group_of(config),
+        make=lambda: group_of(evolve(config, owner_mark=True)),
         settings=Settings(owner="conformance", clock=clock),
         kill=cloud.kill,
         alive=cloud.alive,

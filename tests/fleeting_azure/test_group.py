@@ -4,6 +4,7 @@ import socket
 import threading
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,14 +28,16 @@ from fleeting import (
     Settings,
     State,
 )
+from fleeting.plugins import Mark
 from fleeting.testing import Trouble
 from fleeting_azure import AzureGroup
 from fleeting_azure import _arm as arm
 from tests.fleeting_azure.arm_cloud import SET, VMS, Mode, Request
 from tests.fleeting_azure.arm_rules import Refused
 from tests.fleeting_azure.arm_server import Credential, group_of, running, trouble
-from tests.fleeting_azure.groups import PATIENCE, hurried, opened
+from tests.fleeting_azure.groups import PATIENCE, Opened, hurried, opened
 from tests.later import Later
+from tests.reaping import HOUR, reap, removed
 
 if TYPE_CHECKING:
     from azure import identity
@@ -635,3 +638,71 @@ async def test_an_instance_of_an_earlier_manager_is_found(
         for instance in azure.cloud.instances:
             await call(azure.group, instance)
         assert len(azure.cloud.asked(f"GET {SET}/virtualMachines")) == 1
+
+
+# --- the owner's mark ------------------------------------------------------------------------------------
+
+
+def marking(azure: Opened) -> AzureGroup:
+    """Another object for the same scale set, which is to be marked."""
+    return group_of(evolve(azure.config, owner_mark=True))
+
+
+@both
+async def test_a_mark_leaves_other_tags_and_the_changes_of_others_alone(tmp_path: Path, mode: Mode) -> None:
+    """It is written only if nobody has changed the scale set since it was read."""
+    async with opened(tmp_path, mode) as azure:
+        azure.cloud.tags = {"team": "ours"}
+        azure.cloud.before_change = lambda: azure.cloud._resize(2)
+        await azure.group.mark_owner(1000.4)
+        assert azure.cloud.tags == {"team": "ours", "fleeting-owner": "tests 1000"}
+        assert azure.cloud.capacity == 2
+        assert len(azure.cloud.asked(f"PATCH {SET}")) == 2
+        assert await azure.group.read_marks() == [Mark(owner="tests", until=1000.0)]
+        await azure.group.mark_owner(None)
+        assert azure.cloud.tags == {"team": "ours", "fleeting-owner": ""}
+        assert await azure.group.read_marks() == []
+        before = azure.cloud.writes()
+        await azure.group.mark_owner(None)
+        assert azure.cloud.writes() == before
+
+
+async def test_a_mark_that_is_none_keeps_nobody_out_and_proves_nobodys_death(tmp_path: Path) -> None:
+    """Somebody may have written anything into the tag."""
+    async with opened(tmp_path) as azure:
+        azure.cloud.tags = {"fleeting-owner": "the build team"}
+        assert await azure.group.read_marks() == [Mark(owner="the build team", until=inf)]
+        await azure.group.mark_owner(1000.0)
+        assert azure.cloud.tags == {"fleeting-owner": "tests 1000"}
+
+
+async def test_who_always_changes_the_scale_set_keeps_it_from_being_marked(tmp_path: Path) -> None:
+    """After some tries it is an error, and it is not known to be ours."""
+    async with opened(tmp_path) as azure:
+        azure.cloud.refuse[f"PATCH {SET}"] = Refused(412, "ConditionNotMet")
+        with pytest.raises(ProviderError, match="somebody else changed the scale set"):
+            await azure.group.mark_owner(1000.0)
+        assert len(azure.cloud.asked(f"PATCH {SET}")) == 4
+
+
+@pytest.mark.parametrize("policy", ["Automatic", "Rolling"])
+async def test_a_scale_set_that_restarts_instances_when_it_changes_is_not_marked(tmp_path: Path, policy: str) -> None:
+    """It is refused with the reason, but only if it was to be marked; marks are claimed only then, too."""
+    async with opened(tmp_path, properties={"upgradePolicy": {"mode": policy}}) as azure:
+        assert Capability.OWNER_MARK not in azure.info.capabilities
+        with pytest.raises(GroupRefused, match=r"upgradePolicy\.mode to Manual, or owner_mark to false"):
+            await marking(azure).init(Settings(owner="others", clock=azure.clock))
+
+
+async def test_what_a_dead_manager_has_left_is_removed_and_a_living_ones_is_not(tmp_path: Path) -> None:
+    """By the mark, whoever's it is."""
+    async with opened(tmp_path) as azure:
+        there = await azure.grow(2)
+        await azure.group.mark_owner(azure.clock.now() + 10 * HOUR)
+        assert await reap(lambda: marking(azure), azure.clock) == []
+        expired = azure.clock.now() - HOUR - 1
+        await azure.group.mark_owner(expired)
+        assert removed(await reap(lambda: marking(azure), azure.clock)) == set(there)
+        assert azure.cloud.tags["fleeting-owner"].startswith("reap-after-tests-by-")
+        assert azure.cloud.tags["fleeting-owner"].endswith(f" {expired:.0f}")
+        assert not await azure.cloud.alive()

@@ -73,6 +73,8 @@ def default_of(value: object) -> str:
     match value:
         case None:
             return ""
+        case bool():
+            return f"`{str(value).lower()}`"
         case float():
             return f'`"{format_duration(value)}"`'
         case str():

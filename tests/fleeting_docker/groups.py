@@ -15,6 +15,7 @@ from fleeting import State
 from fleeting.testing import Harness, Trouble
 from fleeting_docker import DockerGroup, DockerGroupConfig
 from fleeting_docker._container import GROUP, HOST_KEY, OWNER
+from fleeting_docker._marks import Marks
 from fleeting_docker_engine import EngineRefused
 from fleeting_docker_engine._wire import receive_from
 from tests.fleeting_docker_engine.daemons import IMAGE, Daemon
@@ -115,7 +116,7 @@ async def harness(docker: Daemon, directory: Path) -> AsyncIterator[Harness]:
     """What the conformance suite may do; in the end no container of the group may be left."""
     name = f"test-{uuid4().hex[:8]}"
     async with relay_to(docker, directory) as relay:
-        config = DockerGroupConfig(name=name, socket=relay.socket, max_size=12, timeout=3)
+        config = DockerGroupConfig(name=name, socket=relay.socket, max_size=12, timeout=3, owner_mark=True)
 
         async def alive() -> Sequence[str]:
             return await containers(docker, name, "running")
@@ -168,6 +169,9 @@ async def clear_away(docker: Daemon, group: str) -> None:
             for name in left:
                 with suppress(EngineRefused):
                     await engine.ask("DELETE", f"/containers/{name}", query={"force": True})
+        for volume in await Marks(engine, group)._volumes():
+            with suppress(EngineRefused):
+                await engine.ask("DELETE", f"/volumes/{volume[0]}")
 
 
 async def containers(docker: Daemon, group: str, state: str = "") -> Sequence[str]:

@@ -3,6 +3,7 @@
 import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from math import inf
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -10,6 +11,7 @@ from uuid import uuid4
 import pytest
 
 from fleeting import AuthFailed, GroupRefused, LoopClock, ProviderError, Settings
+from fleeting.plugins import Mark
 from fleeting_docker import DockerGroup, DockerGroupConfig, _image
 from tests.fleeting.sshd import dialled
 from tests.fleeting_docker_engine.daemons import IMAGE, Daemon
@@ -93,3 +95,22 @@ async def test_a_daemon_that_is_not_there_or_not_for_us_is_told(tmp_path: Path) 
         str(told)
         == f"this user may not use {socket}; become a member of the group that it belongs to (docker), or set socket"
     )
+
+
+async def test_a_mark_is_a_volume_and_its_renewal_another(docker: Daemon) -> None:
+    """At any moment there is one at least; one that nobody can read proves nobody's death."""
+    name = f"test-{uuid4().hex[:8]}"
+    async with opened(docker, name=name, owner_mark=True) as group, docker.engine() as engine:
+        await group.mark_owner(1000.0)
+        await group.mark_owner(500.4)
+        assert await group.read_marks() == [Mark(owner="test", until=500.0)]
+        labels = {"fleeting.mark": name, "fleeting.owner": "other", "fleeting.until": "soon"}
+        await engine.ask("POST", "/volumes/create", json={"Labels": labels})
+        assert sorted(await group.read_marks(), key=str) == [
+            Mark(owner="other", until=inf),
+            Mark(owner="test", until=500.0),
+        ]
+        await group.mark_owner(900.0)
+        assert await group.read_marks() == [Mark(owner="test", until=900.0)]
+        await group.mark_owner(None)
+        assert await group.read_marks() == []

@@ -33,6 +33,7 @@ SLOW = 0.35
 
 PERMISSIONS = {
     "get": "compute.instanceGroupManagers.get",
+    "patch": "compute.instanceGroupManagers.update",
     "instanceGroupManagers.list": "compute.instanceGroupManagers.list",
     "instanceGroupManagers.aggregatedList": "compute.instanceGroupManagers.list",
     "listManagedInstances": "compute.instanceGroupManagers.list",
@@ -69,6 +70,7 @@ CHANGES = frozenset(
         "createInstances",
         "deleteInstances",
         "instances.delete",
+        "patch",
         "resize",
         "resizeAdvanced",
         "resumeInstances",
@@ -159,6 +161,12 @@ class Cloud:
 
     settings: Json = field(default_factory=dict)
     """What the group's resource says beside what all do."""
+
+    fingerprint: str = "fp-0"
+    """Of the group's resource."""
+
+    for_all: Json = field(default_factory=dict)
+    """Labels and metadata of the group's configuration for all instances."""
 
     template: dict[str, str] = field(default_factory=dict)
     """The metadata that new machines have."""
@@ -416,6 +424,8 @@ class Cloud:
                 return "instanceGroupManagers.aggregatedList", partial(self._aggregate, "instanceGroupManagers", query)
             case "GET", ["zones" | "regions" as kind, _, "instanceGroupManagers", _]:
                 return "get", partial(self._show_group, kind)
+            case "PATCH", ["zones" | "regions", _, "instanceGroupManagers", _]:
+                return "patch", partial(self._once, query, "patch", partial(self._patch_group, body))
             case "POST", ["zones" | "regions", _, "instanceGroupManagers", _, "listManagedInstances"]:
                 return "listManagedInstances", partial(self._page, query)
             case "POST", ["zones" | "regions", _, "instanceGroupManagers", _, name] if name in CHANGES:
@@ -455,8 +465,22 @@ class Cloud:
             "updatePolicy": {"type": "OPPORTUNISTIC", "instanceRedistributionType": "NONE"},
             "instanceLifecyclePolicy": {"defaultActionOnFailure": "DO_NOTHING"},
             "distributionPolicy": {"targetShape": "ANY"} if kind == "regions" else {},
+            "fingerprint": self.fingerprint,
+            **({"allInstancesConfig": {"properties": self.for_all}} if self.for_all else {}),
         }
         return shown | self.settings
+
+    def _patch_group(self, body: Json) -> list[Json]:
+        """Change the configuration for all instances. Source: reference of patch, which is JSON's merge patch."""
+        self.before_change()
+        if body.get("fingerprint") != self.fingerprint:
+            raise Refusal(412, "conditionNotMet", "Supplied fingerprint does not match current fingerprint.")
+        for kind, entries in body.get("allInstancesConfig", {}).get("properties", {}).items():
+            rules.check_for_all(kind, entries)
+            merged = {**self.for_all.get(kind, {}), **entries}
+            self.for_all = {**self.for_all, kind: {key: value for key, value in merged.items() if value is not None}}
+        self.fingerprint = f"fp-{next(self.numbers)}"
+        return []
 
     def _show_region(self, region: str) -> Json:
         zones = [f"{self._base}/zones/{zone}" for zone in self.zones if zone.startswith(f"{region}-")]

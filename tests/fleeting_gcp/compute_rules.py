@@ -67,6 +67,7 @@ PARAMETERS = {
     "resumeInstances": "requestId",
     "resize": "requestId size",
     "resizeAdvanced": "requestId",
+    "patch": "requestId",
     "instances.get": "view",
     "instances.list": f"{_LISTS} view",
     "instances.aggregatedList": f"{_LISTS} includeAllScopes serviceProjectNumber",
@@ -132,6 +133,7 @@ BODIES: Mapping[str, Mapping[str, type]] = {
     "resumeInstances": {"instances": list},
     "resizeAdvanced": {"noCreationRetries": bool, "targetSize": int},
     "setMetadata": {"fingerprint": str, "items": list, "kind": str},
+    "patch": {"fingerprint": str, "allInstancesConfig": dict},  # of the resource, what may be changed here
 }
 """What the bodies hold, with their types. Source: reference. Other methods have none."""
 
@@ -214,6 +216,18 @@ def check_metadata(items: Sequence[Json]) -> None:
         raise Refusal(400, "invalid", f"Metadata has duplicate keys: {max(keys, key=keys.count)}")
     if sum(len(str(each).encode()) for each in items) > ALL:
         raise Refusal(413, "uploadTooLarge", "Metadata is too large.")
+
+
+def check_for_all(kind: str, entries: Mapping[str, object]) -> None:
+    """Refuse what no instance could have. Source: Google's guides to labels and metadata; the words are guessed."""
+    if kind == "metadata":
+        check_metadata([{"key": key, "value": value} for key, value in entries.items()])
+    elif kind == "labels":
+        for key, value in entries.items():
+            if not re.fullmatch(r"[a-z][a-z0-9_-]{0,62}", key) or not re.fullmatch(r"[a-z0-9_-]{0,63}", str(value)):
+                raise invalid(f"allInstancesConfig.properties.labels[{key}]", value)
+    else:
+        raise Refusal(400, "badRequest", f'Invalid JSON payload received. Unknown name "{kind}": Cannot find field.')
 
 
 # --- lists -----------------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ from base64 import b64decode, b64encode
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -36,11 +37,13 @@ from fleeting import (
     Unsupported,
 )
 from fleeting.connectors.ssh import generate_key
+from fleeting.plugins import Mark, ReadsMarks
 from fleeting_gcp import GcpGroup
 from fleeting_gcp._group import _credentials, _outcome, _Sdk
 from tests.fleeting.sshd import free_port
 from tests.fleeting_gcp.clouds import REGIONAL, config, serving, write_credentials
 from tests.fleeting_gcp.compute_endpoint import PERMISSIONS, Cloud, Fault, Machine
+from tests.reaping import HOUR, reap, removed
 
 pytestmark = pytest.mark.anyio
 
@@ -762,3 +765,85 @@ async def test_the_role_in_the_readme_is_enough_and_not_more(cloud: Cloud, opene
     used = {PERMISSIONS[method] for method in cloud.methods}
     of_the_other_kind = set() if cloud.place.startswith("regions/") else {"compute.regionOperations.get"}
     assert used | of_the_other_kind == permissions_in_readme()
+
+
+# --- the owner's mark ------------------------------------------------------------------------------------
+
+
+async def test_a_mark_leaves_all_else_of_the_configuration_alone(cloud: Cloud, opened: Open) -> None:
+    """It is written only if nobody has changed the group since it was read; what is there already stays."""
+    cloud.for_all = {"labels": {"team": "ours"}, "metadata": {"before": "1"}}
+
+    def interfere() -> None:
+        cloud.before_change = lambda: None
+        cloud.for_all["metadata"]["meanwhile"] = "2"
+        cloud.fingerprint = "fp-other"
+
+    cloud.before_change = interfere
+    async with opened(cloud, owner_mark=True) as group:
+        await group.mark_owner(1000.4)
+        others = {"before": "1", "meanwhile": "2"}
+        assert cloud.for_all == {"labels": {"team": "ours"}, "metadata": {**others, "fleeting-owner": "us 1000"}}
+        assert cloud.methods.count("patch") == 2
+        assert await group.read_marks() == [Mark(owner="us", until=1000.0)]
+        await group.mark_owner(None)
+        assert cloud.for_all["metadata"] == {**others, "fleeting-owner": ""}
+        assert await group.read_marks() == []
+        await group.mark_owner(None)
+        assert cloud.methods.count("patch") == 3
+        cloud.for_all["metadata"]["fleeting-owner"] = "the build team"
+        assert await group.read_marks() == [Mark(owner="the build team", until=inf)]
+
+
+async def test_who_always_changes_the_group_keeps_it_from_being_marked(zonal: Cloud, opened: Open) -> None:
+    """After some tries it is an error, and the group is not known to be ours."""
+
+    def interfere() -> None:
+        zonal.fingerprint += "x"
+
+    zonal.before_change = interfere
+    async with opened(zonal) as group:
+        with pytest.raises(ProviderError, match="somebody else changes runners repeatedly"):
+            await group.mark_owner(1000.0)
+        assert zonal.methods.count("patch") == 5
+
+
+async def test_a_group_that_applies_its_configuration_by_itself_is_not_marked(zonal: Cloud, opened: Open) -> None:
+    """It is refused with the command that changes that, but only if it was to be marked."""
+    zonal.settings = {"updatePolicy": {"type": "PROACTIVE", "instanceRedistributionType": "NONE"}}
+    async with opened(zonal) as group:
+        assert isinstance(group, ReadsMarks)
+    with pytest.raises(GroupRefused, match="--update-policy-type=opportunistic, or set owner_mark to false"):
+        async with opened(zonal, owner_mark=True):
+            pass
+
+
+async def test_marks_are_claimed_only_if_they_are_wanted(zonal: Cloud, tmp_path: Path) -> None:
+    """Each one changes the group."""
+    with serving(zonal):
+        for wanted in (True, False):
+            group = GcpGroup(config(zonal, write_credentials(tmp_path, zonal.url), owner_mark=wanted))
+            info = await group.init(Settings(owner="us", clock=Haste()))
+            await group.shutdown()
+            assert (Capability.OWNER_MARK in info.capabilities) is wanted
+
+
+async def test_what_a_dead_manager_has_left_is_removed_and_a_living_ones_is_not(
+    cloud: Cloud, opened: Open, tmp_path: Path
+) -> None:
+    """By the mark, whoever's it is."""
+    clock = Haste()
+
+    def make() -> GcpGroup:
+        return GcpGroup(config(cloud, tmp_path / "account.json", owner_mark=True))
+
+    async with opened(cloud, owner_mark=True) as group:
+        there = await grow(group, 2)
+        await group.mark_owner(clock.now() + 60)
+        assert await reap(make, clock) == []
+        expired = clock.now() - HOUR - 1
+        await group.mark_owner(expired)
+        assert removed(await reap(make, clock)) == set(there)
+        assert cloud.for_all["metadata"]["fleeting-owner"].startswith("reap-after-us-by-")
+        assert cloud.for_all["metadata"]["fleeting-owner"].endswith(f" {expired:.0f}")
+        assert not cloud.alive()

@@ -124,6 +124,18 @@ def _seconds_in(header: str | None) -> float | None:
     return float(header) if header and header.isdecimal() and int(header) else None
 
 
+MARK = "fleeting-owner"
+"""The tag that is a manager's mark on its scale set."""
+
+RESTARTING = frozenset({"Automatic", "Rolling"})
+"""The upgrade policies by which Azure restarts instances when the model of a scale set changes."""
+
+UNMARKABLE = (
+    "its upgrade policy restarts instances whenever the model changes, and a mark may count as such a change; set"
+    " upgradePolicy.mode to Manual, or owner_mark to false"
+)
+
+
 @frozen(kw_only=True)
 class ScaleSet:
     """What matters of a scale set."""
@@ -131,6 +143,10 @@ class ScaleSet:
     id: str
     etag: str | None
     sku: Mapping[str, Any]
+    tags: Mapping[str, str]
+    upgrades: str
+    """When instances take over a changed model: ``Manual``, ``Automatic``, ``Rolling``; empty: Azure does not say."""
+
     capacity: int
     failed: bool
     """Whether Azure has given up on the last change."""
@@ -169,6 +185,8 @@ def scale_set_of(found: "models.VirtualMachineScaleSet") -> ScaleSet:
         id=found.id,
         etag=found.etag,
         sku=dict(sku),
+        tags=dict(found.tags or {}),
+        upgrades=(properties.upgrade_policy and properties.upgrade_policy.mode) or "",
         capacity=sku.capacity,
         failed=properties.provisioning_state == "Failed",
         uniform=uniform,
@@ -207,7 +225,7 @@ def _harm(properties: "models.VirtualMachineScaleSetProperties", *, uniform: boo
 
 def _advice(properties: "models.VirtualMachineScaleSetProperties") -> Iterator[str]:
     """What may be meant so, and is better not."""
-    if (upgrades := properties.upgrade_policy) and upgrades.mode in {"Automatic", "Rolling"}:
+    if (upgrades := properties.upgrade_policy) and upgrades.mode in RESTARTING:
         yield "its upgrade policy restarts instances whenever the model changes; set upgradePolicy.mode to Manual"
     if properties.spot_restore_policy and properties.spot_restore_policy.enabled:
         yield "it restores evicted instances, only for them to be removed again; set spotRestorePolicy.enabled to false"

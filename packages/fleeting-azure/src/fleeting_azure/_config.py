@@ -40,5 +40,9 @@ class AzureConfig:
     ca_file: str | None = field(default=None, validator=optional(min_len(1)))
     """Certificates, as PEM, by which the endpoint is known. None: those that Python's ``requests`` trusts."""
 
+    owner_mark: bool = False
+    """Whether managers mark the scale set, by a tag: they then exclude each other, and what one that has died leaves
+    behind can be removed."""
+
     timeout: Duration = field(default=30.0, validator=[gt(0), le(LONGEST_ANSWER)])
     """Seconds that Azure has for one answer."""

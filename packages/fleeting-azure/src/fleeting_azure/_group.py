@@ -31,7 +31,7 @@ from fleeting import (
     Settings,
     State,
 )
-from fleeting.plugins import Offload, undone_on_failure
+from fleeting.plugins import Mark, Offload, mark_as_text, mark_from_text, refuse_if_marked, undone_on_failure
 from fleeting_azure import _arm as arm
 from fleeting_azure._config import AzureConfig
 
@@ -85,6 +85,8 @@ class AzureGroup:
                 f"there is no scale set {self._config.name!r} in {where}; correct the names"
             ) from missing
         harm, advice = [*self._set.harm], [*self._set.advice]
+        if self._config.owner_mark and self._set.upgrades in arm.RESTARTING:
+            harm.append(arm.UNMARKABLE)
         try:
             if await self._ask("list autoscale settings", partial(self._azure.is_autoscaled, self._set.id)):
                 harm.append(arm.AUTOSCALED)
@@ -93,7 +95,11 @@ class AzureGroup:
         if harm and not self._settings.observe_only:
             raise GroupRefused(f"scale set {self._config.name} cannot be managed as it is: {'. And '.join(harm)}")
         probe = arm.NOTICE_PROBE if self._set.os == "linux" else None
-        has = {Capability.NOTICES: probe, Capability.SUSPEND_RESUME: not self._set.evicts_by_deallocating}
+        has = {
+            Capability.NOTICES: probe,
+            Capability.SUSPEND_RESUME: not self._set.evicts_by_deallocating,
+            Capability.OWNER_MARK: self._config.owner_mark,
+        }
         return GroupInfo(
             identity=f"azure:{self._set.id.lower()}",
             max_size=self._set.max_size,
@@ -162,6 +168,30 @@ class AzureGroup:
             raise InstanceNotFound(instance)
         if (state := machine.observed.state) is not State.RUNNING:
             raise ProviderError(f"instance {instance} is {state.value}")
+
+    async def mark_owner(self, until: float | None) -> None:
+        """Put a tag on the scale set, unless somebody changes that meanwhile."""
+        self._settings.refuse_if_observing()
+        owner = self._settings.owner
+        for tries in range(1, TRIES + 1):
+            found = await self._ask("find the scale set", self._azure.scale_set)
+            marks = _marks_on(found)
+            if until is None and owner not in {mark.owner for mark in marks}:
+                return
+            if until is not None:
+                refuse_if_marked(marks, owner=owner, now=self._clock.now(), group=self._config.name)
+            text = mark_as_text(owner, until) if until is not None else ""
+            try:
+                await self._ask("mark the scale set", partial(self._azure.tag, found, text), changing=True)
+            except arm.OutOfDate:
+                if tries == TRIES:
+                    raise
+            else:
+                return
+
+    async def read_marks(self) -> Sequence[Mark]:
+        """Read the tag of the scale set."""
+        return _marks_on(await self._ask("find the scale set", self._azure.scale_set))
 
     async def shutdown(self) -> None:
         """Close the SDK's connections."""
@@ -333,9 +363,18 @@ class _Azure:
 
     def resize(self, found: arm.ScaleSet, capacity: int) -> None:
         """Set the capacity, if nobody has changed the scale set since it was found."""
+        self._update(found, {"sku": {**found.sku, "capacity": capacity}})
+
+    def tag(self, found: arm.ScaleSet, mark: str) -> None:
+        """Set the tag that is the mark, if nobody has changed the scale set since it was found; all others stay.
+
+        It is emptied and not removed: what is left out of a PATCH may be left as it is.
+        """
+        self._update(found, {"tags": {**found.tags, arm.MARK: mark}})
+
+    def _update(self, found: arm.ScaleSet, body: Any) -> None:  # noqa: ANN401  (JSON)
         from azure.core import MatchConditions
 
-        body: Any = {"sku": {**found.sku, "capacity": capacity}}
         match: Any = {"etag": found.etag, "match_condition": MatchConditions.IfNotModified} if found.etag else {}
         self._client.virtual_machine_scale_sets.begin_update(*self._where, body, polling=False, **match).result()
 
@@ -374,6 +413,11 @@ class _Azure:
         response = self._client.send_request(HttpRequest("GET", link))
         response.raise_for_status()
         return response.json()
+
+
+def _marks_on(found: arm.ScaleSet) -> list[Mark]:
+    mark = mark_from_text(found.tags.get(arm.MARK, ""))
+    return [mark] if mark is not None else []
 
 
 def _answer(what: str, call: Callable[[], T], *, changing: bool) -> T:

@@ -58,6 +58,10 @@ class DockerGroupConfig:
     max_size: int | None = field(default=None, validator=optional(ge(1)))
     """How many instances there may be at once; None: no limit."""
 
+    owner_mark: bool = False
+    """Whether managers mark the group, by volumes: those on several hosts then exclude each other, and what one that
+    has died leaves behind can be removed."""
+
     timeout: Duration = field(default=60.0, validator=gt(0))
     """Seconds that the daemon may take for one answer."""
 

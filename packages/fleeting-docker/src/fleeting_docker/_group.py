@@ -11,6 +11,7 @@ from attrs import define, field
 
 from fleeting import (
     AuthFailed,
+    Capability,
     Clock,
     ConnectInfo,
     FleetingError,
@@ -23,7 +24,7 @@ from fleeting import (
     Unsupported,
 )
 from fleeting.connectors.ssh import generate_key
-from fleeting.plugins import one_line
+from fleeting.plugins import Mark, one_line, put_mark
 from fleeting_docker import _image
 from fleeting_docker._config import DockerGroupConfig
 from fleeting_docker._container import (
@@ -39,6 +40,7 @@ from fleeting_docker._container import (
     name_of,
     observed,
 )
+from fleeting_docker._marks import Marks
 from fleeting_docker_engine import (
     Created,
     Engine,
@@ -85,6 +87,7 @@ class DockerGroup:
             identity=f"docker:{info.id}:{self._config.name}",
             max_size=self._config.max_size,
             max_size_is="max_size in plugin_config",
+            capabilities=frozenset({Capability.OWNER_MARK} if self._config.owner_mark else ()),
         )
 
     async def update(self) -> Observation:
@@ -158,6 +161,26 @@ class DockerGroup:
             state = (await self._inspected(engine, instance)).state
         if not state.is_running or state.is_paused:
             raise ProviderError(f"{instance} is not running: its state is {one_line(state.status, 40)}")
+
+    async def mark_owner(self, until: float | None) -> None:
+        """Mark the group by a volume, and look once more after that: of two at once, both may be refused."""
+        self._refuse_if_observing()
+        async with self._engine(changes=True) as engine:
+            marks = Marks(engine, self._config.name)
+            await put_mark(
+                until,
+                owner=self._owner,
+                clock=self._clock,
+                group=self._config.name,
+                read=marks.read,
+                write=partial(marks.write, self._owner),
+                erase=marks.erase,
+            )
+
+    async def read_marks(self) -> Sequence[Mark]:
+        """List the volumes that mark the group."""
+        async with self._engine() as engine:
+            return await Marks(engine, self._config.name).read()
 
     async def shutdown(self) -> None:
         """Nothing is open between two calls."""

@@ -17,6 +17,7 @@ from cryptography.hazmat.primitives.asymmetric import padding, rsa
 
 import fleeting
 from fleeting import Observed, Problem, ProblemKind, ProviderError, State
+from fleeting.plugins import Mark, mark_from_text
 from fleeting_gcp._config import GcpConfig
 
 Message: TypeAlias = Any
@@ -230,6 +231,27 @@ def error_in(codes: Sequence[str], what: str) -> ProviderError:
 # --- the group itself ------------------------------------------------------------------------------------
 
 
+MARK = "fleeting-owner"
+"""The key of the metadata, in the group's configuration for all instances, that is its manager's mark."""
+
+
+def mark_on(group: Message) -> list[Mark]:
+    """The mark of its manager, if there is one."""
+    mark = mark_from_text(group.all_instances_config.properties.metadata.get(MARK, ""))
+    return [mark] if mark is not None else []
+
+
+def marked(group: Message, text: str) -> Mapping[str, object]:
+    """The change of a group that marks it, if nobody has changed it meanwhile.
+
+    All that the configuration has is sent, for what is left out of a map may be kept or not; for the same reason, a
+    mark is emptied and not removed.
+    """
+    own = group.all_instances_config.properties
+    properties = {"labels": dict(own.labels), "metadata": {**own.metadata, MARK: text}}
+    return {"fingerprint": group.fingerprint, "all_instances_config": {"properties": properties}}
+
+
 def refusal(group: Message, config: GcpConfig) -> str | None:
     """Say why the group may not be managed as it is, and what to do; None: it may."""
     if group.status.autoscaler:
@@ -237,6 +259,10 @@ def refusal(group: Message, config: GcpConfig) -> str | None:
     if config.region and group.update_policy.instance_redistribution_type != "NONE":
         moves = f"{config.name} deletes running instances in one zone to create others in another"
         return f"{moves}; disable that: {_gcloud(config, 'update')} --instance-redistribution-type=none"
+    if config.owner_mark and group.update_policy.type_ == "PROACTIVE":
+        applies = f"{config.name} applies changes of its configuration to running instances, and a mark is one"
+        do = f"{_gcloud(config, 'update')} --update-policy-type=opportunistic"
+        return f"{applies}; disable that: {do}, or set owner_mark to false"
     return None
 
 

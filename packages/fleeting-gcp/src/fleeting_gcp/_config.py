@@ -44,6 +44,10 @@ class GcpConfig:
     endpoint: str | None = field(default=None, validator=optional(_is_safe))
     """The URL of the Compute Engine API, where it is not the public one."""
 
+    owner_mark: bool = False
+    """Whether managers mark the group, in its configuration for all instances: they then exclude each other, and what
+    one that has died leaves behind can be removed."""
+
     timeout: Duration = field(default=20.0, validator=gt(0))
     """Seconds that the API has for an answer."""
 

@@ -31,7 +31,7 @@ from fleeting import (
     State,
 )
 from fleeting.connectors.ssh import KeyPair, best_host_key, generate_key, printed_host_key
-from fleeting.plugins import Offload, SharedCall, undone_on_failure
+from fleeting.plugins import Mark, Offload, SharedCall, mark_as_text, refuse_if_marked, undone_on_failure
 from fleeting_gcp import _answers as answers
 from fleeting_gcp._answers import Fault, Managed, Message, Refused
 from fleeting_gcp._config import GcpConfig
@@ -146,10 +146,11 @@ class GcpGroup:
             raise GroupRefused(
                 f"there is no {self._config.path}; correct the name, the project and the zone or region"
             ) from None
+        marks = {Capability.OWNER_MARK} if self._config.owner_mark else set()
         return GroupInfo(
             identity=f"googlecloud:{self._config.path}",
             max_size=answers.max_size(group, self._config),
-            capabilities=CAPABILITIES - {Capability.NOTICES} if windows else CAPABILITIES,
+            capabilities=(CAPABILITIES - {Capability.NOTICES} if windows else CAPABILITIES) | marks,
             advice=(
                 *([f"a manager would refuse it as it is: {refusal}"] if refusal else []),
                 *answers.advice(group, self._config),
@@ -233,6 +234,32 @@ class GcpGroup:
         if listed.state is not State.RUNNING or listed.is_ill:
             what = "fails the group's health check" if listed.is_ill else f"is {listed.state.value}"
             raise ProviderError(f"{instance} {what}")
+
+    async def mark_owner(self, until: float | None) -> None:
+        """Put metadata into the group's configuration for all instances, unless somebody changes that meanwhile."""
+        self._settings.refuse_if_observing()
+        owner, said = self._settings.owner, ""
+        for _ in range(METADATA_TRIES):
+            group = await self._ask(self._sdk.groups.get, self._where)
+            marks = answers.mark_on(group)
+            if until is None and owner not in {mark.owner for mark in marks}:
+                return None
+            if until is not None:
+                refuse_if_marked(marks, owner=owner, now=self._clock.now(), group=self._config.name)
+            body = answers.marked(group, mark_as_text(owner, until) if until is not None else "")
+            request = {**self._where, "instance_group_manager_resource": body, "request_id": str(uuid4())}
+            try:
+                operation = await self._ask(self._sdk.groups.patch_unary, request, changes=True)
+                return await self._finish(self._sdk.operations, operation, self._config.place, "patch")
+            except Refused as error:
+                if error.status not in (answers.CONFLICT, answers.CHANGED):
+                    raise
+                said = str(error)
+        raise ProviderError(f"somebody else changes {self._config.name} repeatedly: {said}")
+
+    async def read_marks(self) -> Sequence[Mark]:
+        """Read the group."""
+        return answers.mark_on(await self._ask(self._sdk.groups.get, self._where))
 
     async def shutdown(self) -> None:
         """Close the SDK's connections."""
