@@ -2,7 +2,7 @@
 
 import re
 import shutil
-import subprocess
+import signal
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
@@ -10,10 +10,8 @@ from pathlib import Path
 
 import anyio
 import pytest
-from anyio.abc import Process
 
 from fleeting.connectors import Collector, PosixConnection
-from job_steps._zipapp import zipapp
 from job_steps.client import (
     AgentError,
     CallFailed,
@@ -22,32 +20,18 @@ from job_steps.client import (
     ConnectionLost,
     RunRequest,
     State,
-    StepRunnerClient,
     bring_agent,
     place_agent,
     reach,
-    step_runner,
 )
 from tests.fleeting import detached_commands
 from tests.fleeting.local_agents import POLL
+from tests.fleeting.sshd import dialled, sshd
+from tests.job_steps.agents import PATIENCE, agent, log_of, log_until
 
 pytestmark = pytest.mark.anyio
 
-PATIENCE = 120
-
 Connect = Callable[[Path], AbstractAsyncContextManager[tuple[PosixConnection, Path]]]
-
-
-@pytest.fixture(scope="module")
-def placed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What `place_agent` leaves on an instance with this Python, which compiles it: a second each time."""
-    home, agent = tmp_path_factory.mktemp("placed") / ".job-steps", zipapp()
-    directory = home / agent.name
-    directory.mkdir(parents=True)
-    (directory / "agent.pyz").write_bytes(agent.data)
-    (directory / "python").write_text(f"{sys.executable}\n")
-    subprocess.run([sys.executable, directory / "agent.pyz", "check"], check=True)
-    return home
 
 
 @asynccontextmanager
@@ -98,10 +82,6 @@ async def _ended(process: int) -> None:
             await anyio.sleep(POLL)
 
 
-async def _log(client: StepRunnerClient, job: str, offset: int = 0) -> bytes:
-    return b"".join([piece async for piece in client.follow_logs(job, offset)])
-
-
 def _script(text: str, job: str = "1", *, directory: Path | str, time_limit: float | None = None) -> RunRequest:
     steps = f"{{}}\n---\nrun:\n  - name: only\n    script: {text!r}\n"
     return RunRequest(id=job, steps=steps, work_dir=str(directory), time_limit=time_limit)
@@ -114,11 +94,11 @@ async def test_a_job_runs_once_and_is_known_until_it_is_closed(instance: PosixCo
         asked = _script("echo once >> ran; echo hello", directory=tmp_path / "work")
         await client.run(asked)
         await client.run(asked)
-        log = await _log(client, "1")
+        log = await log_of(client, "1")
         assert log.endswith(b"hello\n")
         await client.run(asked)
-        assert await _log(client, "1", 7) == log[7:]
-        assert await _log(client, "1", len(log)) == await _log(client, "1", 1 << 40) == b""
+        assert await log_of(client, "1", 7) == log[7:]
+        assert await log_of(client, "1", len(log)) == await log_of(client, "1", 1 << 40) == b""
         assert (tmp_path / "work" / "ran").read_text() == "once\n"
         status = await client.status("1")
         assert (status.id, status.state, status.cause) == ("1", State.SUCCESS, Cause.NONE)
@@ -171,18 +151,18 @@ async def test_an_agent_that_was_killed_leaves_its_jobs_defined(local: PosixConn
     """One job killed its parent: it is lost, its processes are ended, and the next agent has what was over by then."""
     async with bring_agent(local) as agent:
         await agent.client.run(_script("echo done", "over", directory=tmp_path))
-        over = await _log(agent.client, "over")
+        over = await log_of(agent.client, "over")
         status = await agent.client.status("over")
         await agent.client.run(
             _script("(setsid sleep 1000 & echo $! > left); kill -KILL $PPID; sleep 1000", "killer", directory=tmp_path)
         )
         with pytest.raises(ConnectionLost, match="the connection to the service has ended"):
-            await _log(agent.client, "killer")
+            await log_of(agent.client, "killer")
     left = int((tmp_path / "left").read_text())
     async with bring_agent(local) as agent:
         client = agent.client
         assert await client.status("over") == status
-        assert await _log(client, "over") == over
+        assert await log_of(client, "over") == over
         results = await client.results("over")
         assert results is not None
         assert results.tree is not None
@@ -191,7 +171,7 @@ async def test_an_agent_that_was_killed_leaves_its_jobs_defined(local: PosixConn
         assert (lost.state, lost.cause) == (State.FAILURE, Cause.LOST)
         assert "the agent ended while this job ran" in lost.message
         await client.run(_script("echo again > again", "killer", directory=tmp_path))
-        assert await _log(client, "killer") != b""
+        assert await log_of(client, "killer") != b""
         assert not (tmp_path / "again").exists()
         await _ended(left)
 
@@ -201,7 +181,7 @@ async def test_a_socket_that_a_step_removes_is_put_up_again(local: PosixConnecti
     async with bring_agent(local) as agent:
         directory = Path(agent.socket).parent
         await agent.client.run(_script(f"rm -rf {directory}/*; echo gone", directory=tmp_path))
-        assert (await _log(agent.client, "1")).endswith(b"gone\n")
+        assert (await log_of(agent.client, "1")).endswith(b"gone\n")
         async with bring_agent(local) as other:
             assert (await other.client.status("1")).state is State.SUCCESS
             await other.client.close("1")
@@ -222,11 +202,36 @@ async def test_closing_ends_a_job_with_all_that_it_has_started(instance: PosixCo
         assert await client.statuses() == []
 
 
+async def test_a_connection_that_dies_costs_nothing(tmp_path: Path, placed: Path) -> None:
+    """SSH's, and then its server, which is another one on the same port afterwards: the log arrives whole and once."""
+    home = tmp_path / "home"
+    home.mkdir()
+    shutil.copytree(placed, home / ".job-steps")
+    setting, script = f"SetEnv HOME={home} SHLVL=5", "echo begun; until [ -e go ]; do sleep 0.05; done; seq 3000"
+    with sshd(tmp_path / "sshd", setting) as server:
+        async with dialled(server.info) as connection, bring_agent(connection) as agent:
+            socket = agent.socket
+            await agent.client.run(_script(script, directory=tmp_path))
+            heard = await log_until(agent.client, "1", b"begun\n")
+            server.signal(signal.SIGKILL)
+            with pytest.raises(ConnectionLost):
+                await log_of(agent.client, "1", len(heard))
+    (tmp_path / "go").touch()
+    with sshd(tmp_path / "again", setting, port=server.port, user_key=server.user_key) as server:
+        async with dialled(server.info) as connection, reach(connection, socket) as client:
+            heard += await log_of(client, "1", len(heard))
+            assert heard.partition(b"begun\n")[2] == b"".join(b"%d\n" % each for each in range(1, 3001))
+            await client.close("1")
+            assert isinstance(connection, PosixConnection)
+            for command in await connection.list_detached():
+                await connection.kill(command.name)
+
+
 async def test_a_time_limit_is_the_agents_to_keep(local: PosixConnection, tmp_path: Path) -> None:
     """The job is cancelled, and says why."""
     async with bring_agent(local) as agent:
         await agent.client.run(_script("sleep 1000", directory=tmp_path, time_limit=0.3))
-        await _log(agent.client, "1")
+        await log_of(agent.client, "1")
         status = await agent.client.status("1")
         assert (status.state, status.cause) == (State.CANCELLED, Cause.TIMED_OUT)
         assert status.message == "its time limit of 0.3 s was over"
@@ -313,39 +318,23 @@ async def test_an_agent_ends_once_nobody_needs_it_and_its_jobs_wait_for_the_next
     """Whoever comes then starts another one, which knows what was over."""
     async with bring_agent(local, idle_time=2) as agent:
         await agent.client.run(_script("echo hello", directory=tmp_path))
-        log = await _log(agent.client, "1")
+        log = await log_of(agent.client, "1")
     [started] = await local.list_detached()
     assert (await local.attach(started.name, output=Collector("output"))).ok
     async with bring_agent(local) as agent:
-        assert await _log(agent.client, "1") == log
+        assert await log_of(agent.client, "1") == log
 
 
 async def test_an_agent_that_is_told_to_end_ends_its_jobs(placed: Path, tmp_path: Path) -> None:
     """They are cancelled, which the next one still knows."""
-    async with _agent(placed, tmp_path) as (process, client):
+    async with agent(placed, tmp_path / "agent") as (process, client):
         await client.run(_script("echo begun; sleep 1000", directory=tmp_path))
-        async for piece in client.follow_logs("1"):
-            if b"begun" in piece:
-                process.terminate()
-                break
+        await log_until(client, "1", b"begun\n")
+        process.terminate()
         assert await process.wait() == 0
-    async with _agent(placed, tmp_path) as (_, client):
+    async with agent(placed, tmp_path / "agent") as (_, client):
         status = await client.status("1")
         assert (status.state, status.cause) == (State.CANCELLED, Cause.CLOSED)
-
-
-@asynccontextmanager
-async def _agent(placed: Path, directory: Path) -> AsyncIterator[tuple[Process, StepRunnerClient]]:
-    """An agent that is started by hand."""
-    command = (sys.executable, f"{placed}/{zipapp().name}/agent.pyz", "serve", str(directory / "agent"))
-    with anyio.fail_after(PATIENCE):
-        async with await anyio.open_process(command, stderr=None) as process:
-            assert process.stdout is not None
-            said = await process.stdout.receive()
-            async with step_runner(await anyio.connect_unix(said.split()[1].decode())) as client:
-                yield process, client
-            with suppress(ProcessLookupError):
-                process.terminate()
 
 
 async def test_what_is_said_when_the_agent_cannot_be_placed(empty: PosixConnection) -> None:

@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import aclosing, asynccontextmanager
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from anyio.abc import ByteStream
 
 from job_steps._call_errors import CallFailed, ConnectionLost
 from job_steps._call_status import Code
-from job_steps._grpc_client import GrpcClient, connect
+from job_steps._grpc_client import GrpcClient, Responses, connect
 from job_steps._grpc_server import Handler, Respond, serve
 
 pytestmark = pytest.mark.anyio
@@ -81,7 +81,7 @@ async def test_our_client_calls_googles_server(theirs: str) -> None:
         with pytest.raises(CallFailed) as failed:
             await client.call("/t.T/None", b"", timeout=PATIENCE)
         assert failed.value.code is Code.UNIMPLEMENTED
-        counted = [int(one) async for one in client.stream("/t.T/Count", b"3000")]
+        counted = [int(one) async for one in Responses(client, "/t.T/Count", b"3000", bytes)]
         assert counted == list(range(3000))
         answers: list[bytes] = []
 
@@ -100,9 +100,8 @@ async def test_a_call_that_takes_too_long_ends_and_the_connection_goes_on(theirs
         with pytest.raises(CallFailed) as failed:
             await client.call("/t.T/Hang", b"", timeout=0.05)
         assert failed.value.code is Code.DEADLINE_EXCEEDED
-        async with aclosing(client.stream("/t.T/Count", b"1000000")) as numbers:
-            async for _ in numbers:
-                break
+        async for _ in Responses(client, "/t.T/Count", b"1000000", bytes):
+            break
         assert await client.call("/t.T/Echo", b"on", timeout=PATIENCE) == b"on"
 
 

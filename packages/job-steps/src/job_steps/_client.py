@@ -1,8 +1,8 @@
 """What a manager says to a service that runs steps: our agent, or GitLab's own ``step-runner serve``."""
 
 import json
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
-from contextlib import aclosing, asynccontextmanager
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from datetime import datetime
 from typing import Any, Final, TypeVar
 
@@ -12,7 +12,7 @@ from attrs import field, frozen
 from job_steps import _messages as says
 from job_steps._call_errors import CallFailed
 from job_steps._call_status import Code
-from job_steps._grpc_client import GrpcClient, connect
+from job_steps._grpc_client import GrpcClient, Responses, connect
 from job_steps._messages import Cause, State
 from job_steps._protobuf import MalformedMessage, decode, encode
 from job_steps._run import Variable
@@ -125,17 +125,15 @@ class StepRunnerClient:
         )
         await self._ask(says.RUN, asked, says.Empty)
 
-    async def follow_logs(self, job: str, offset: int = 0) -> AsyncGenerator[bytes, None]:
+    def follow_logs(self, job: str, offset: int = 0) -> Responses[bytes]:
         """What a job writes, from a byte on, as it comes; ends when the job has, and all was passed on.
 
         Raises:
             CallFailed: There is no such job.
-            ConnectionLost: Call again, from where this broke off.
+            ConnectionLost: Call again, with the offset that has been reached.
         """
         asked = encode(says.FollowLogsMessage(id=job, offset=offset))
-        async with aclosing(self._client.stream(says.FOLLOW_LOGS, asked)) as answers:
-            async for answer in answers:
-                yield _read(says.LogsMessage, answer).data
+        return Responses(self._client, says.FOLLOW_LOGS, asked, lambda answer: _read(says.LogsMessage, answer).data)
 
     async def status(self, job: str) -> JobStatus:
         """How a job is.
@@ -178,15 +176,16 @@ class StepRunnerClient:
                 return None
             raise
 
-    async def follow_results(self, job: str) -> AsyncGenerator[Results, None]:
+    def follow_results(self, job: str) -> Responses[Results]:
         """The results of a job, again whenever there is more, the final ones last.
 
         What comes while nobody takes the last one is left out, except the final one. Raises as `results`, and a service
         without results is a `CallFailed` with `Code.UNIMPLEMENTED`.
         """
-        async with aclosing(self._client.stream(says.FOLLOW_RESULTS, encode(says.ById(id=job)))) as answers:
-            async for answer in answers:
-                yield _results(_read(says.ResultsMessage, answer))
+        asked = encode(says.ById(id=job))
+        return Responses(
+            self._client, says.FOLLOW_RESULTS, asked, lambda answer: _results(_read(says.ResultsMessage, answer))
+        )
 
     async def _statuses(self, job: str) -> Sequence[JobStatus]:
         answer = await self._ask(says.STATUS, says.ById(id=job), says.StatusesMessage)

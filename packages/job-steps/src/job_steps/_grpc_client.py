@@ -1,19 +1,23 @@
 """The end of a connection that calls, on any stream of bytes."""
 
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections import deque
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 from math import inf
-from typing import Final
+from typing import Final, Generic, TypeVar
 
 import anyio
 from anyio.abc import ByteStream
+from anyio.lowlevel import checkpoint
 from attrs import define, field
 
 from job_steps._call_errors import CallFailed, ConnectionLost
 from job_steps._call_status import CallStatus, Code
 from job_steps._grpc import CallEnded, Caller, GrpcEvent, MessageReceived
 from job_steps._grpc_driver import Driver
+
+_T = TypeVar("_T")
 
 KEEPALIVE: Final = 330.0
 """Seconds without a sign of life before one is asked for: servers in Go end connections that ask more than once in five
@@ -47,7 +51,7 @@ async def connect(stream: ByteStream, *, keepalive: float = KEEPALIVE) -> AsyncI
 class _Call:
     """One that is under way."""
 
-    messages: list[bytes] = field(factory=list)
+    messages: deque[bytes] = field(factory=deque)
     status: CallStatus | None = None
     changed: anyio.Event = field(factory=anyio.Event)
 
@@ -88,43 +92,28 @@ class GrpcClient:
             CallFailed: With `Code.DEADLINE_EXCEEDED` if it took too long, else as the service says.
             ConnectionLost: It may have been carried out, or not.
         """
-        responses = [response async for response in self.stream(path, request, timeout=timeout)]
+        responses = [response async for response in Responses(self, path, request, bytes, timeout)]
         if len(responses) != 1:
             raise CallFailed(Code.INTERNAL, f"the service answered {len(responses)} times, not once")
         return responses[0]
 
-    async def stream(self, path: str, request: bytes, *, timeout: float = inf) -> AsyncGenerator[bytes, None]:
-        """Call, and return each response as it comes; as `call` otherwise."""
-        deadline = anyio.current_time() + timeout
-        with anyio.CancelScope(deadline=deadline) as waiting:
-            await self._driver.wait_until(lambda: self._caller.has_room)
-        if waiting.cancelled_caught:
-            raise _too_late(timeout)
+    async def begin(self, path: str, request: bytes, timeout: float) -> int:
+        """Begin a call; returns its number. Raises as `call`."""
+        await self._driver.wait_until(lambda: self._caller.has_room)
         if self._caller.ended is not None:
             raise ConnectionLost(self._lost())
         number = self._caller.call(path, request, timeout=timeout if timeout < inf else None)
-        call = self._calls[number] = _Call()
+        self._calls[number] = _Call()
         self._driver.wake()
-        try:
-            while True:
-                with anyio.CancelScope(deadline=deadline) as waiting:
-                    message = await self._next(number, call)
-                if waiting.cancelled_caught:
-                    raise _too_late(timeout)
-                if message is None:
-                    return
-                yield message
-        finally:
-            del self._calls[number]
-            self._caller.cancel(number)
-            self._driver.wake()
+        return number
 
-    async def _next(self, number: int, call: _Call) -> bytes | None:
-        """The next response; None if there are no more."""
+    async def next_response(self, number: int) -> bytes | None:
+        """Wait for a call's next response; None if there are no more. Raises as `call`."""
+        call = self._calls[number]
         while not call.messages and call.status is None and self._caller.ended is None:
             await call.changed.wait()
         if call.messages:
-            message = call.messages.pop(0)
+            message = call.messages.popleft()
             self._caller.take(number, len(message))
             self._driver.wake()
             return message
@@ -133,6 +122,11 @@ class GrpcClient:
         if call.status.code is not Code.OK:
             raise CallFailed(call.status.code, call.status.said)
         return None
+
+    def end(self, number: int) -> None:
+        """Take no more of a call; its service hears that with whatever is sent next."""
+        self._calls.pop(number, None)
+        self._caller.cancel(number)
 
     def _lost(self) -> str:
         return f"the connection to the service has ended: {self._caller.ended}"
@@ -163,9 +157,69 @@ class GrpcClient:
                 return
 
 
+class Responses(Generic[_T]):
+    """The responses to a call, which begins with the first that is asked for, and ends with the last or by `aclose`.
+
+    Not a generator: whoever leaves a loop over it in the middle need not close it, or wait for that.
+    """
+
+    def __init__(
+        self, client: GrpcClient, path: str, request: bytes, read: Callable[[bytes], _T], timeout: float = inf
+    ) -> None:
+        """Take what is called, what is made of each response, and how many seconds all of it may take."""
+        self._client = client
+        self._asked = (path, request, timeout)
+        self._read = read
+        self._deadline = inf
+        self._number: int | None = None
+        self._is_over = False
+
+    def __aiter__(self) -> "Responses[_T]":
+        """Is its own iterator."""
+        return self
+
+    async def __anext__(self) -> _T:
+        """Wait for the next one.
+
+        Raises:
+            CallFailed, ConnectionLost: As `GrpcClient.call`.
+        """
+        if self._is_over:
+            raise StopAsyncIteration
+        try:
+            message = await self._next()
+        except BaseException:
+            self._end()
+            raise
+        if message is None:
+            self._end()
+            raise StopAsyncIteration
+        return self._read(message)
+
+    async def aclose(self) -> None:
+        """Take no more."""
+        self._end()
+        await checkpoint()
+
+    async def _next(self) -> bytes | None:
+        path, request, timeout = self._asked
+        if self._number is None:
+            self._deadline = anyio.current_time() + timeout
+        with anyio.CancelScope(deadline=self._deadline):
+            if self._number is None:
+                self._number = await self._client.begin(path, request, timeout)
+            return await self._client.next_response(self._number)
+        raise CallFailed(Code.DEADLINE_EXCEEDED, f"the service did not answer within {timeout:g} s")
+
+    def _end(self) -> None:
+        if self._number is not None and not self._is_over:
+            self._client.end(self._number)
+        self._is_over = True
+
+    def __del__(self) -> None:
+        """Take no more, since nobody does."""
+        self._end()
+
+
 def _differs(driver: Driver, before: int) -> bool:
     return driver.arrivals != before
-
-
-def _too_late(timeout: float) -> CallFailed:
-    return CallFailed(Code.DEADLINE_EXCEEDED, f"the service did not answer within {timeout:g} s")

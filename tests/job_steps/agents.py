@@ -1,0 +1,55 @@
+"""Agents that tests start by hand, and what they ask of services that run steps."""
+
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+
+import anyio
+from anyio.abc import Process
+
+from job_steps._zipapp import zipapp
+from job_steps.client import StepRunnerClient, step_runner
+
+PATIENCE = 120.0
+"""Seconds after which a test gives up."""
+
+
+def place(home: Path) -> None:
+    """Leave what `place_agent` leaves on an instance with this Python, which compiles it: a second each time."""
+    placed = zipapp()
+    directory = home / placed.name
+    directory.mkdir(parents=True)
+    (directory / "agent.pyz").write_bytes(placed.data)
+    (directory / "python").write_text(f"{sys.executable}\n")
+    subprocess.run([sys.executable, directory / "agent.pyz", "check"], check=True)
+
+
+@asynccontextmanager
+async def agent(placed: Path, directory: Path) -> AsyncIterator[tuple[Process, StepRunnerClient]]:
+    """An agent of what was placed, with its own directory."""
+    command = (sys.executable, f"{placed}/{zipapp().name}/agent.pyz", "serve", str(directory))
+    with anyio.fail_after(PATIENCE):
+        async with await anyio.open_process(command, stderr=None) as process:
+            assert process.stdout is not None
+            said = await process.stdout.receive()
+            async with step_runner(await anyio.connect_unix(said.split()[1].decode())) as client:
+                yield process, client
+            with suppress(ProcessLookupError):
+                process.terminate()
+
+
+async def log_of(client: StepRunnerClient, job: str, offset: int = 0) -> bytes:
+    """Follow a job to its end."""
+    return b"".join([piece async for piece in client.follow_logs(job, offset)])
+
+
+async def log_until(client: StepRunnerClient, job: str, text: bytes) -> bytes:
+    """Follow a job until it has written something; returns all by then."""
+    heard = b""
+    async for piece in client.follow_logs(job):
+        heard += piece
+        if text in heard:
+            break
+    return heard
