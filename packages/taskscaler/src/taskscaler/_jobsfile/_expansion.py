@@ -133,7 +133,7 @@ def job_from(
     files = [*_first(table.files, defaults.files), *([file] if file else [])]
     spec = JobSpec(
         name=name,
-        script=filled_in(table.script, values) if values else table.script,
+        script=filled_in(table.script or "", values) if values else table.script or "",
         env={
             **defaults.env,
             **table.env,
@@ -216,7 +216,7 @@ def _matrix(index: int, table: JobTable, problems: list[ConfigProblem]) -> Matri
     for key in sorted(key for key in keys if key.startswith(OUR_VARIABLES)):
         expected = f"names that do not start with {OUR_VARIABLES}"
         problems.append(ConfigProblem(path=f"{path}.matrix", found=quoted(key), expected=expected))
-    for key in dict.fromkeys(references(table.script)):
+    for key in dict.fromkeys(references(table.script or "")):
         if key not in keys:
             found = f"{quoted('${{ matrix.' + key + ' }}')} in it, where matrix has no such key"
             problems.append(ConfigProblem(path=f"{path}.script", found=found, hint=did_you_mean(key, keys)))

@@ -9,7 +9,7 @@ from fleeting.errors import ConfigProblem
 from taskscaler._jobsfile._checks import bad_variables, missing_files
 from taskscaler._jobsfile._expansion import Expansion, expansions_of, repeated_names
 from taskscaler._jobsfile._needs import wrong_needs
-from taskscaler._jobsfile._plugins import options_of, refused_wishes
+from taskscaler._jobsfile._plugins import options_of, refused_wishes, wrong_scripts
 from taskscaler._jobsfile._tables import Defaults, JobsTables
 from taskscaler.batch import Job, Plan, Planned
 from taskscaler.batch._job import PlannedJobs
@@ -65,6 +65,7 @@ def jobs_of(
     options = options_of(tables, problems)
     problems += [
         *refused_wishes(tables, executors, options),
+        *wrong_scripts(tables, options, problems),
         *bad_variables(tables),
         *missing_files(directory, tables),
     ]

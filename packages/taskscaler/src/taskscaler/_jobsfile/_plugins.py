@@ -3,6 +3,8 @@
 import os
 from collections.abc import Iterator, Mapping, Sequence
 
+from attrs import evolve
+
 from fleeting import ConfigError, ConnectorConfig, InstanceGroup, PluginNotFound, load
 from fleeting.config import quoted
 from fleeting.errors import ConfigProblem, Mistake
@@ -11,7 +13,7 @@ from taskscaler._jobsfile._checks import missing
 from taskscaler._jobsfile._tables import Defaults, JobsTables, JobTable
 from taskscaler._observe import ScalerObserver
 from taskscaler.config._autoscaler import Autoscaler
-from taskscaler.executors import Executor, ForeseesRefusal, find_executor, load_executor
+from taskscaler.executors import Executor, ForeseesRefusal, StandsForScript, find_executor, load_executor
 from taskscaler.observers import load_observer
 
 
@@ -121,6 +123,30 @@ def refused_wishes(
             found, _, hint = why.partition("; ")
             key = f"options.{name}" if name in table.options else "executor"
             yield ConfigProblem(path=f"jobs[{index}].{key}", found=found, hint=hint)
+
+
+def wrong_scripts(
+    tables: JobsTables, options: Sequence[Mapping[str, object]], known: Sequence[ConfigProblem]
+) -> Iterator[ConfigProblem]:
+    """Find jobs that have nothing to run, unless what they say of that is known to be wrong."""
+    paths = {each.path for each in known}
+    for index, (table, wishes) in enumerate(zip(tables.jobs, options, strict=False)):  # none if defaults are wrong
+        name = table.executor or tables.defaults.executor
+        if not paths.isdisjoint((f"jobs[{index}]", f"jobs[{index}].script")) or wishes.get(name, "") is None:
+            continue
+        if (problem := wrong_script(table, wishes.get(name))) is not None:
+            yield evolve(problem, path=f"jobs[{index}].{problem.path}")
+
+
+def wrong_script(table: JobTable, wishes: object) -> ConfigProblem | None:
+    """Say what is wrong with what a job is to run; None: nothing is."""
+    is_said = isinstance(wishes, StandsForScript) and wishes.stands_for_script
+    if table.script is None and not is_said:
+        return ConfigProblem(path="script", found="", expected="a string", mistake=Mistake.MISSING_KEY)
+    if table.script is not None and is_said:
+        found = "a script beside options that say what to run"
+        return ConfigProblem(path="script", found=found, hint="remove one of them")
+    return None
 
 
 def observers_of(fleet: Autoscaler, problems: list[ConfigProblem]) -> list[ScalerObserver]:

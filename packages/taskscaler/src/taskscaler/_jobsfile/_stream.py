@@ -22,7 +22,7 @@ from fleeting.plugins import has_surrogates, open_private, structure
 from taskscaler._jobsfile._checks import absent_files, wrong_variables
 from taskscaler._jobsfile._expansion import job_from
 from taskscaler._jobsfile._needs import wrong_needs
-from taskscaler._jobsfile._plugins import options_of_job
+from taskscaler._jobsfile._plugins import options_of_job, wrong_script
 from taskscaler._jobsfile._records import Format, records_of
 from taskscaler._jobsfile._tables import MOST_JOBS, Defaults, JobTable
 from taskscaler.batch import Job, Plan, Planned
@@ -39,6 +39,8 @@ _NOT_HERE = ("copies", "matrix", "for_each", "max_parallel")
 
 _STAND_IN = "true"
 """Of a job that has no script, so that all else of it is still checked."""
+
+_NOTHING = ConfigProblem(path="", found="it has nothing to run", hint="give `script` or `command`")
 
 _PLAIN = frozenset({"name", "script", "env"})
 
@@ -153,19 +155,22 @@ def _checked(
     if isinstance(record, ConfigProblem):
         return [record], None
     problems: list[ConfigProblem] = []
-    data = _with_script({"name": f"job-{number}", **record}, problems)
+    may_lack_script = bool(defaults.options) or "options" in record
+    data = _with_script({"name": f"job-{number}", **record}, problems, may_lack_script=may_lack_script)
     table = _plain(data) or structure(data, JobTable, problems=problems)
     problems += wrong_variables(table.env, "")
     if table.files:
         problems += absent_files(table.files, "", directory)
     if table.executor and (problem := is_executor(table.executor)):
         problems.append(problem)
-    if table.options or defaults.options:
-        options_of_job("", table, defaults, problems)
+    wishes = options_of_job("", table, defaults, problems) if table.options or defaults.options else {}
+    wrong = wrong_script(table, wishes.get(table.executor or defaults.executor))
+    if wrong is not None and not problems:
+        problems.append(_NOTHING if table.script is None else wrong)
     return problems, table
 
 
-def _with_script(data: dict[str, Any], problems: list[ConfigProblem]) -> Mapping[str, Any]:
+def _with_script(data: dict[str, Any], problems: list[ConfigProblem], *, may_lack_script: bool) -> Mapping[str, Any]:
     """Let a job say its script as a command, too: as text, or as a program and its arguments."""
     for key in _NOT_HERE:
         if key in data:
@@ -173,8 +178,8 @@ def _with_script(data: dict[str, Any], problems: list[ConfigProblem]) -> Mapping
             problems.append(
                 ConfigProblem(path=key, found="a key that makes several jobs", hint="write a line for each job")
             )
-    if "command" not in data and "script" not in data:
-        problems.append(ConfigProblem(path="", found="it has nothing to run", hint="give `script` or `command`"))
+    if "command" not in data and "script" not in data and not may_lack_script:
+        problems.append(_NOTHING)
         data["script"] = _STAND_IN
     if "command" in data:
         command = data.pop("command")

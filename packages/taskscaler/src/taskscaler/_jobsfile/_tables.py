@@ -92,7 +92,9 @@ class JobTable:
     """``[[jobs]]``: one job, or several alike."""
 
     name: str = field(validator=_a_name)
-    script: str = field(validator=_not_blank)
+    script: str | None = field(default=None, validator=validators.optional(_not_blank))
+    """What to run; only a job whose options say that has none."""
+
     copies: int | None = field(
         default=None, validator=validators.optional((validators.ge(1), validators.le(MOST_JOBS)))
     )

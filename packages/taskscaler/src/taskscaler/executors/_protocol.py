@@ -58,7 +58,8 @@ class JobSpec:
     name a file; ``ValueError`` if not."""
 
     script: str = field(validator=_can_be_sent)
-    """What to run: lines for the shell, or on Windows for PowerShell; ``ValueError`` if it has lone surrogates."""
+    """What to run: lines for the shell, or on Windows for PowerShell; ``ValueError`` if it has lone surrogates. Empty
+    only if the options say what to run."""
 
     env: Mapping[str, str] = field(factory=dict, repr=False, validator=_all_can_be_sent)
     """Added to the instance's own environment; ``ValueError`` if it has lone surrogates. Not shown in messages: people
@@ -315,6 +316,16 @@ class ForeseesRefusal(Protocol):
         ...
 
 
+@runtime_checkable
+class StandsForScript(Protocol):
+    """A job's wishes that may say what to run, so that it needs no script."""
+
+    @property
+    def stands_for_script(self) -> bool:
+        """Whether these do; the job's script is empty then."""
+        ...
+
+
 @frozen(kw_only=True)
 class ExecutorPlugin:
     """What a plugin's `taskscaler_executor` hook returns."""
@@ -326,4 +337,5 @@ class ExecutorPlugin:
     """Makes the executor from an instance of `config`. Imports nothing heavy, connects to nothing."""
 
     options: type[Any] | None = None
-    """The attrs class that is the schema of what a job may wish for; None: a job has nothing to wish for."""
+    """The attrs class that is the schema of what a job may wish for; None: a job has nothing to wish for. If it may say
+    what to run, it is `StandsForScript`."""
