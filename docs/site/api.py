@@ -89,6 +89,9 @@ TABLES: Sequence[Table] = (
     Table("`[autoscaler.observers.webhook]`", "taskscaler.observers.webhook:WebhookConfig"),
     Table("`[executors.docker]`: what jobs in containers may do", "executor_docker._config:DockerConfig"),
     Table("`[jobs.options.docker]`: what one of them wants", "executor_docker._options:DockerOptions"),
+    Table("`[executors.steps]`: how jobs' steps run", "job_steps.executor._config:StepsConfig"),
+    Table("`[executors.steps.policy]`: what they may be", "job_steps.executor._config:PolicySettings"),
+    Table("`[jobs.options.steps]`: the steps of one job", "job_steps.executor._options:StepsOptions"),
     Table("`[[jobs.options.docker.services]]`: containers beside it", "executor_docker._options:Service"),
 )
 

@@ -1,6 +1,8 @@
 """A real command is killed with SIGKILL, again and again, and resumed: its jobs go on meanwhile, and run once."""
 
 import json
+import os
+import re
 import signal
 import subprocess
 import sys
@@ -59,6 +61,11 @@ services = [{{ image = "{image}", aliases = ["beside"], command = ["sleep", "600
 """All hosts have the same daemon."""
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
+
+_AGENT = re.compile(r"\S*python\S* agent\.pyz serve ")
+
+LAST = 60.0
+"""Seconds until what has been ended is gone."""
 
 LOOK_AGAIN = 0.1
 """Seconds after which it is looked again how many jobs have begun."""
@@ -157,8 +164,8 @@ class Trial:
             with suppress(subprocess.TimeoutExpired):
                 process.wait(LOOK_AGAIN)
 
-    def check(self) -> None:
-        """All jobs have succeeded, and ran once; what they printed is in their logs, to the byte.
+    def check(self, *, head: str = "") -> None:
+        """All jobs have succeeded, and ran once; what they printed is in their logs, to the byte, behind a *head*.
 
         A command that is killed while it starts a job leaves what was not begun: that job has another try.
         """
@@ -172,15 +179,32 @@ class Trial:
             name, ticks = job["name"], self.size.ticks + index * self.size.ticks // self.size.jobs
             assert (self.base / "runs" / name).read_text() == "ran\n"
             printed = "".join(f"{name} says {number}\n" for number in range(1, ticks + 1))
-            assert (self.output / "logs" / f"{name}.log").read_text() == printed
+            assert (self.output / "logs" / f"{name}.log").read_text() == head + printed
 
     def processes(self) -> list[str]:
         """Name the processes that are in a directory of ours."""
-        found = []
+        return [*self._processes().values()]
+
+    def end_agents(self) -> int:
+        """End those that carry out steps, which stay for an hour; returns how many there are."""
+        agents = [number for number, command in self._processes().items() if _AGENT.match(command)]
+        for number in agents:
+            with suppress(ProcessLookupError):
+                os.kill(number, signal.SIGTERM)
+        return len(agents)
+
+    async def wait_for_the_last(self) -> None:
+        """Wait until no process of ours is left."""
+        with anyio.fail_after(LAST):
+            while self._processes():  # noqa: ASYNC110  (only looking tells)
+                await anyio.sleep(LOOK_AGAIN)
+
+    def _processes(self) -> dict[int, str]:
+        found = {}
         for directory in Path("/proc").iterdir():
             with suppress(OSError):
                 if directory.name.isdigit() and (directory / "cwd").readlink().is_relative_to(self.base):
-                    found.append((directory / "cmdline").read_text().replace("\0", " "))
+                    found[int(directory.name)] = (directory / "cmdline").read_text().replace("\0", " ")
         return found
 
 
@@ -197,6 +221,24 @@ def test_jobs_over_ssh_outlive_the_command(tmp_path: Path, size: Size) -> None:
     for number in range(size.hosts):
         for place in ("taskscaler", ".fleeting/detached"):
             assert list((tmp_path / f"home-{number}" / place).iterdir()) == []
+
+
+def test_jobs_of_steps_outlive_the_command(tmp_path: Path, size: Size) -> None:
+    """Their results are whole; on the hosts there are the agents alone, which wait for more jobs."""
+    with hosts.running(tmp_path, size.hosts) as servers:
+        trial = Trial(tmp_path, size)
+        trial.begin('plugin = "static"', executor='[defaults]\nexecutor = "steps"\n')
+        with (tmp_path / "jobs.toml").open("a") as file:
+            file.write(hosts.plugin_config(tmp_path, servers))
+        trial.see_through()
+        trial.check(head='Running step "script"\n')
+        assert trial.end_agents() == size.hosts
+        anyio.run(trial.wait_for_the_last)
+    for job in json.loads((trial.output / "results.json").read_text())["jobs"]:
+        tree = json.loads((trial.output / "artifacts" / job["name"] / "step-results.json").read_text())
+        assert [(each["name"], each["status"]) for each in tree["steps"]] == [("script", "success")]
+    for number in range(size.hosts):
+        assert list((tmp_path / f"home-{number}" / "taskscaler").iterdir()) == []
 
 
 def test_jobs_in_containers_outlive_the_command(tmp_path: Path, size: Size, docker: Daemon) -> None:

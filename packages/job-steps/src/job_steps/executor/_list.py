@@ -1,0 +1,58 @@
+"""From a job to the list of steps that is run for it: pure."""
+
+from attrs import frozen
+
+from job_steps._expressions import has_expression
+from job_steps._gate import admit_steps, written
+from job_steps._policy import Policy
+from job_steps._values import Value
+from job_steps.executor._options import StepsOptions
+from taskscaler.executors import JobSpec
+
+SCRIPT = "script"
+"""What the only step of a job is called whose script it is."""
+
+FILE = ".job-script"
+"""The script's file in the job's directory, if it is one."""
+
+LONGEST = 100_000
+"""Characters of a script that is an argument; a longer one would not fit into a command."""
+
+
+@frozen
+class StepsOfJob:
+    """What is run for a job."""
+
+    text: str
+    """As the agent takes it."""
+
+    script: str = ""
+    """What is put into `FILE` before; empty: nothing is."""
+
+
+def steps_of(job: JobSpec, policy: Policy) -> StepsOfJob:
+    """Make the list of a job, as the policy wants it.
+
+    A script is its only step: one for bash or sh, which ends with the first command that fails, unless it names its
+    interpreter.
+
+    Raises:
+        PolicyRefused: The policy does not allow a step.
+        StepsInvalid: They cannot be read.
+    """
+    options = job.options if isinstance(job.options, StepsOptions) else StepsOptions()
+    if options.stands_for_script:
+        return StepsOfJob(_listed(options.calls, policy))
+    if job.script.startswith("#!"):
+        return StepsOfJob(_script(f"exec ./{FILE}", policy), job.script)
+    if len(job.script) > LONGEST or has_expression(job.script):  # a job's script is one, and has no expressions
+        return StepsOfJob(_script(f"set -e\n. ./{FILE}", policy), job.script)
+    return StepsOfJob(_script(f"set -e\n{job.script}", policy))
+
+
+def _script(text: str, policy: Policy) -> str:
+    return _listed([{"name": SCRIPT, "script": text}], policy)
+
+
+def _listed(calls: list[Value], policy: Policy) -> str:
+    return admit_steps(policy, written({}, {"run": calls}))

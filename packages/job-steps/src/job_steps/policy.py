@@ -1,0 +1,10 @@
+"""What an operator allows of steps: a policy as a value, and the two places where it is applied.
+
+`admit_steps` looks at all that a job is to run, where it is admitted; `gate` makes what looks at each step right before
+it is loaded, for `run_steps`. `as_mapping` and `policy_of` write and read a policy as JSON can hold it.
+"""
+
+from job_steps._gate import admit_steps, gate
+from job_steps._policy import Policy, PolicyRefused, as_mapping, policy_of
+
+__all__ = ["Policy", "PolicyRefused", "admit_steps", "as_mapping", "gate", "policy_of"]

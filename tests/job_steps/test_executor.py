@@ -1,0 +1,531 @@
+"""The *steps* executor, on real agents."""
+
+import json
+import os
+import re
+import signal
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from attrs import define, evolve, field
+
+from fleeting import ConnectError
+from fleeting.connectors import RunsDetached
+from fleeting.errors import CommandLost, NameUnknown
+from job_steps import StepResult
+from job_steps._policy import Policy
+from job_steps.executor import PolicySettings, StepsConfig, StepsExecutor, StepsOptions
+from job_steps.executor._list import StepsOfJob, steps_of
+from taskscaler.batch import Job
+from taskscaler.batch._addresses import Addresses
+from taskscaler.batch._log import JobLog
+from taskscaler.batch._outliving import Outliving
+from taskscaler.executors import ForeseesRefusal, JobOutcome, JobSpec, StartsAttached, Verdict
+from taskscaler.executors.instance import InstanceConfig
+from taskscaler.executors.runs import Runs
+from tests.fleeting.local_agents import DETACHED, POLL, Heard, dialled, opened, started, watched
+from tests.fleeting.sshd import Server, sshd
+from tests.fleeting.sshd import dialled as dialled_over_ssh
+from tests.taskscaler import test_instance_executor as plain
+from tests.taskscaler.leased import Slot
+from tests.taskscaler.test_instance_executor import NAP, names_in
+
+pytestmark = pytest.mark.anyio
+
+PATIENCE = 60.0
+"""Seconds after which a test gives up."""
+
+BATCH, GONE = "0123456789ab", "ba9876543210"
+NAME = f"{BATCH}-job"
+
+
+class Printed(Heard):
+    """What a job's commands print; `raw` has what the run says of its steps, too."""
+
+    raw = b""
+
+    async def __call__(self, chunk: bytes) -> None:
+        """Hear a chunk."""
+        self.raw += chunk
+        said, self.data = re.sub(rb"(?m)^Running step .*\n", b"", self.raw), b""
+        await super().__call__(said)
+
+
+@define
+class Bench(plain.Bench):
+    """One instance, and everything to run steps on it."""
+
+    output: Printed
+    settings: StepsConfig = field(factory=StepsConfig)
+    tries: int = 0
+    in_parts: bool = False
+    """Whether jobs are started, attached to and ended by one call each."""
+
+    async def run(self, script: str, *, config: InstanceConfig | None = None, slot: int = 0, **spec: Any) -> JobOutcome:  # noqa: ANN401
+        """Run a job made from these."""
+        job, leased = JobSpec(name="job", script=script, **spec), evolve(self.slot, slot=slot)
+        executor = StepsExecutor(self._settings(config), self.runs)
+        self.tries += 1
+        name = f"{BATCH}-{self.tries}"
+        artifacts = self.artifacts
+        with anyio.fail_after(PATIENCE):
+            if not self.in_parts:
+                return await executor.run(job, leased, output=self.output, artifacts=artifacts)
+            try:
+                await executor.start(job, leased, name=name)
+                return await executor.attach(job, leased, name=name, output=self.output, artifacts=artifacts)
+            finally:
+                with anyio.CancelScope(shield=True):
+                    await executor.end(leased, name=name)
+
+    def _settings(self, config: InstanceConfig | None) -> StepsConfig:
+        return self.settings if config is None else evolve(self.settings, base=config.base)
+
+    async def steps(self, *steps: dict[str, Any], **spec: Any) -> JobOutcome:  # noqa: ANN401
+        """Run a list of steps."""
+        return await self.run("", options=StepsOptions(steps=steps), **spec)
+
+    @contextmanager
+    def manager(self, name: str = NAME) -> Iterator[StepsExecutor]:
+        """Be a manager, which is killed when it has done what it does for a try."""
+        runs = Runs("steps", self.runs.root)
+        try:
+            yield StepsExecutor(self.settings, runs)
+        finally:
+            runs.let_go(name[:12], name)
+
+    async def start(self, script: str, *, name: str = NAME, slot: int = 0, **spec: Any) -> JobSpec:  # noqa: ANN401
+        """Start a job, and forget who has."""
+        job = JobSpec(name="job", script=script, **spec)
+        with anyio.fail_after(PATIENCE), self.manager(name) as executor:
+            await executor.start(job, evolve(self.slot, slot=slot), name=name)
+        return job
+
+    async def attach(self, job: JobSpec, **how: Any) -> JobOutcome:  # noqa: ANN401
+        """Join a job that somebody has started."""
+        self.output, self.tries = Printed(), self.tries + 1
+        given = {"name": NAME, "output": self.output, "artifacts": self.artifacts, **how}
+        with anyio.fail_after(PATIENCE), self.manager(given["name"]) as executor:
+            return await executor.attach(job, self.slot, **given)
+
+    async def end(self, name: str = NAME, slot: int = 0) -> None:
+        """End a job."""
+        with anyio.fail_after(PATIENCE), self.manager(name) as executor:
+            await executor.end(evolve(self.slot, slot=slot), name=name)
+
+    @contextmanager
+    def in_turn(self, number: int) -> Iterator["Bench"]:
+        """Be one of several benches of the same instance, each with a directory of its own."""
+        directory = self.directory / f"turn-{number}"
+        directory.mkdir()
+        (directory / "group").symlink_to(self.directory / "group")
+        yield evolve(self, directory=directory, output=Printed(), runs=Runs("steps", directory / "runs"))
+
+    async def left(self) -> list[str]:
+        """Name what is left on the instance of jobs."""
+        return names_in(self.remote())
+
+    @property
+    def artifacts(self) -> Path:
+        """Where those of the last try are put."""
+        return self.directory / f"artifacts-{self.tries}"
+
+    @property
+    def tree(self) -> StepResult:
+        """What was kept of how its steps went."""
+        return StepResult.from_dict(json.loads((self.artifacts / "step-results.json").read_text()))
+
+
+GREET_SH = """\
+#!/bin/sh
+printf '{"name": "text", "value": "hello %s"}\\n' "$1" >> "$2"
+"""
+
+GREET = """\
+spec:
+  inputs:
+    who: {type: string}
+  outputs:
+    text: {type: string}
+---
+exec:
+  command: ["${{ func_dir }}/greet.sh", "${{ inputs.who }}", "${{ output_file }}"]
+"""
+
+
+def greeting(directory: Path) -> Path:
+    """Make the directory of a function that greets."""
+    source = directory / "greet"
+    source.mkdir()
+    (source / "step.yml").write_text(GREET)
+    (source / "greet.sh").write_text(GREET_SH)
+    (source / "greet.sh").chmod(0o755)
+    return source
+
+
+@pytest.fixture
+async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
+    """Start an instance of one's own."""
+    async with opened(tmp_path / "group") as group:
+        (instance,) = await started(group)
+        yield Bench(
+            Slot(instance, lambda: dialled(group, instance)),
+            tmp_path,
+            runs=Runs("steps", tmp_path / "runs"),
+            output=Printed(),
+        )
+
+
+PROMISES: list[Callable[[plain.Bench], Awaitable[None]]] = [
+    plain.test_a_script_that_ends_well_has_succeeded,
+    plain.test_the_first_command_that_fails_ends_a_script,
+    plain.test_a_shebang_is_respected,
+    plain.test_the_environment_has_the_job_s_variables_and_the_place,
+    plain.test_files_arrive_under_their_names,
+    plain.test_a_file_that_is_gone_is_an_error_of_this_side,
+    plain.test_a_job_that_takes_too_long_is_ended_with_all_it_started,
+    plain.test_jobs_may_be_elsewhere,
+    plain.test_a_directory_without_a_name_in_utf_8_is_no_obstacle,
+    plain.test_two_slots_run_at_the_same_time,
+]
+"""Of scripts, which are jobs of one step."""
+
+
+async def test_a_script_is_a_job_as_for_the_instance_executor(bench: Bench) -> None:
+    """What that promises of scripts holds here, and nothing is left."""
+    for number, promise in enumerate(PROMISES):
+        with bench.in_turn(number) as one:
+            await promise(one)
+    assert await bench.left() == []
+
+
+async def test_a_list_of_steps_runs_and_leaves_its_results(bench: Bench) -> None:
+    """Outputs go from step to step; how each went is among the artifacts, in a file for our user alone."""
+    source = greeting(bench.directory)
+    outcome = await bench.steps(
+        {"name": "greet", "step": "./ci/greet", "inputs": {"who": "world"}},
+        {"name": "say", "script": "echo '${{ steps.greet.outputs.text }}' | tee said", "env": {"A": "b"}},
+        files={"ci/greet": source},
+        artifacts=("said",),
+    )
+    assert (outcome.verdict, outcome.exit_code, outcome.warnings) == (Verdict.SUCCEEDED, 0, ())
+    assert bench.output.data == b"hello world\n"
+    assert (bench.artifacts / "said").read_text() == "hello world\n"
+    assert [(each.name, each.status.value, each.exit_code) for each in bench.tree.steps] == [
+        ("greet", "success", 0),
+        ("say", "success", 0),
+    ]
+    assert bench.tree.steps[0].outputs == {"text": "hello world"}
+    assert (bench.artifacts / "step-results.json").stat().st_mode & 0o777 == 0o600
+    assert await bench.left() == []
+
+
+async def test_one_step_may_be_all(bench: Bench) -> None:
+    """With its inputs."""
+    source = greeting(bench.directory)
+    options = StepsOptions(step="./greet", inputs={"who": "you"})
+    assert (await bench.run("", options=options, files={"greet": source})).verdict is Verdict.SUCCEEDED
+    assert bench.tree.steps[0].outputs == {"text": "hello you"}
+
+
+async def test_a_step_that_fails_is_named(bench: Bench) -> None:
+    """With its exit code, which is the job's; what comes after it does not run."""
+    source = bench.directory / "outer"
+    source.mkdir()
+    (source / "step.yml").write_text("spec: {}\n---\nrun:\n- name: inner\n  script: exit 7\n")
+    later = {"name": "later", "script": "echo later"}
+    outcome = await bench.steps({"name": "outer", "step": "./outer"}, later, files={"outer": source})
+    assert (outcome.verdict, outcome.exit_code, outcome.why) == (
+        Verdict.FAILED,
+        7,
+        "the step outer/inner exited with 7",
+    )
+    assert bench.output.data == b""
+    failed = bench.tree.failed()
+    assert failed is not None
+    assert (failed.name, failed.exit_code) == ("inner", 7)
+    outcome = await bench.steps({"name": "gone", "step": "./gone"})
+    assert (outcome.verdict, outcome.exit_code) == (Verdict.FAILED, None)
+    assert outcome.why.startswith("the step gone failed: there is no `func.yml` or `step.yml` in `")
+
+
+async def test_expressions_in_a_jobs_script_are_none(bench: Bench) -> None:
+    """It is a script: what looks like an expression is printed as it stands, however long it is."""
+    assert (await bench.run("cat <<'END'\n${{ inputs.x }}\nEND")).verdict is Verdict.SUCCEEDED
+    assert bench.output.data == b"${{ inputs.x }}\n"
+    bench.output = Printed()
+    outcome = await bench.run(f": {'x' * 200_000}\nfalse\necho after")
+    assert (outcome.exit_code, bench.output.data) == (1, b"")
+
+
+# --- the policy ------------------------------------------------------------------------------------------------------
+
+
+def test_a_job_that_the_policy_refuses_is_refused_before_there_is_an_instance() -> None:
+    """The rule, the step and what to do are named."""
+    executor = StepsExecutor(
+        StepsConfig(policy=PolicySettings(scripts=False, allowed_git=("gitlab.com/steps/*@v1.*",)))
+    )
+    assert isinstance(executor, ForeseesRefusal)
+    wanted = StepsOptions(steps=({"name": "build", "step": "gitlab.com/steps/build@main"},))
+    assert executor.refusal(wanted) == (
+        "the policy's allowed_git refuses the step 'build': expected gitlab.com/steps/*@v1.*,"
+        " found https://gitlab.com/steps/build@main; change the step, or allowed_git in [executors.steps.policy] if it"
+        " is to be allowed"
+    )
+    assert executor.refusal(None).startswith("the policy's scripts refuses the step 'script': it is a script")
+    assert executor.refusal(StepsOptions(step="gitlab.com/steps/build@v1.2")) == ""
+
+
+async def test_steps_of_the_policy_run_around_each_job(bench: Bench) -> None:
+    """A script's, too."""
+    scan: dict[str, object] = {"name": "scan", "script": "echo scanned"}
+    sign: dict[str, object] = {"name": "sign", "script": "echo signed"}
+    bench.settings = StepsConfig(policy=PolicySettings(before=(scan,), after=(sign,)))
+    assert (await bench.run("echo built")).verdict is Verdict.SUCCEEDED
+    assert bench.output.data == b"scanned\nbuilt\nsigned\n"
+
+
+async def test_what_only_the_run_finds_is_refused_by_the_agent(bench: Bench) -> None:
+    """A step that the policy allows calls one that it does not."""
+    bench.settings = StepsConfig(policy=PolicySettings(allowed_paths=("ci/*",), scripts=False))
+    source = bench.directory / "outer"
+    source.mkdir()
+    (source / "step.yml").write_text("spec: {}\n---\nrun:\n- name: inner\n  step: ../../lib\n")
+    outcome = await bench.steps({"name": "outer", "step": "./ci/outer"}, files={"ci/outer": source})
+    assert outcome.verdict is Verdict.FAILED
+    assert "the policy's allowed_paths refuses the step 'outer/inner': expected ci/*, found lib" in outcome.why
+
+
+class Liar(StepsExecutor):
+    """One that admits everything, whatever its policy says."""
+
+    def _steps(self, job: JobSpec) -> StepsOfJob:
+        return steps_of(job, Policy())
+
+
+async def test_a_manager_that_does_not_ask_its_policy_is_refused_by_the_agent(bench: Bench) -> None:
+    """It sends what it must not; the agent of that policy does not run it."""
+    bench.settings = StepsConfig(policy=PolicySettings(scripts=False))
+    executor, job = Liar(bench.settings, bench.runs), JobSpec(name="job", script="echo ran")
+    with pytest.raises(ConnectError, match="the policy's scripts refuses the step 'script'"):
+        await executor.run(job, bench.slot, output=bench.output, artifacts=bench.artifacts)
+    assert bench.output.data == b""
+    assert await bench.left() == []
+
+
+async def test_a_policys_time_is_a_jobs(bench: Bench) -> None:
+    """The agent ends a job that takes longer, though it may take as long as it likes."""
+    bench.settings = StepsConfig(policy=PolicySettings(timeout=1.5))
+    outcome = await bench.run(NAP)
+    assert (outcome.verdict, outcome.why) == (Verdict.TIMED_OUT, "took longer than 1.5s")
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (
+            lambda: StepsConfig(step_runner="x", policy=PolicySettings(commits=True)),
+            "step_runner loads what steps refer",
+        ),
+        (lambda: PolicySettings(before=({"name": "x"},)), "steps in before"),
+        (lambda: PolicySettings(after=({"name": "x", "script": "true", "when": 1},)), "steps in after"),
+        (lambda: StepsOptions(steps=({"name": "x", "script": "true"},), step="./x"), "either steps or step"),
+        (lambda: StepsOptions(inputs={"x": 1}), "a step for the inputs"),
+        (lambda: StepsOptions(steps=({"name": "x", "srcipt": "true"},)), "srcipt"),
+    ],
+)
+def test_settings_that_cannot_be_meant(make: Callable[[], object], message: str) -> None:
+    """Each is refused where it stands, before anything runs."""
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+# --- what outlives its manager ---------------------------------------------------------------------------------------
+
+
+def test_it_reattaches() -> None:
+    """As whoever has an executor finds out."""
+    assert isinstance(StepsExecutor(StepsConfig()), StartsAttached)
+
+
+async def test_a_later_manager_joins_a_job_from_any_byte(bench: Bench) -> None:
+    """While it runs and when it has ended, as often as anybody likes; with its artifacts, and with its results."""
+    go = bench.directory / "go"
+    script = f"printf 'one\ntwo\n'; until [ -e {go} ]; do sleep 0.01; done; echo three; echo made > left; exit 3"
+    job = await bench.start(script, artifacts=("left",))
+    head = len(b'Running step "script"\n')
+    outcomes = []
+
+    async def join() -> None:
+        outcomes.append(await bench.attach(job, offset=head + 4))
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(join)
+        await anyio.wait_all_tasks_blocked()
+        go.touch()
+    assert bench.output.raw == b"two\nthree\n"
+    for offset in (0, head, head + 9, head + 14):
+        outcomes.append(await bench.attach(job, offset=offset))
+        assert bench.output.raw == b'Running step "script"\none\ntwo\nthree\n'[offset:]
+        assert (bench.artifacts / "left").read_text() == "made\n"
+        assert bench.tree.steps[0].exit_code == 3
+    assert {(each.verdict, each.exit_code, each.why) for each in outcomes} == {(Verdict.FAILED, 3, "exited with 3")}
+    await bench.end()
+    assert await bench.left() == []
+
+
+async def test_a_job_is_started_once(bench: Bench) -> None:
+    """However often that is asked for by managers that do not know; once it was ended, nobody knows it."""
+    marker = bench.directory / "marker"
+    job = await bench.start(f"echo ran >> {marker}")
+    for _ in range(2):
+        await bench.start(f"echo ran >> {marker}")
+    assert (await bench.attach(job)).verdict is Verdict.SUCCEEDED
+    await bench.start(f"echo ran >> {marker}")
+    assert marker.read_text() == "ran\n"
+    for _ in range(2):
+        await bench.end()
+    with pytest.raises(NameUnknown):
+        await bench.attach(job)
+    assert await bench.left() == []
+
+
+async def test_a_job_whose_agent_is_killed_is_lost_and_not_run_again(bench: Bench) -> None:
+    """Nobody will know what came of it; what it had started is ended, and a repeated start starts nothing."""
+    marker, pid = bench.directory / "marker", bench.directory / "pid"
+    job = await bench.start(f"echo ran >> {marker}; echo $$ > {pid}.new; mv {pid}.new {pid}; {NAP}")
+    with anyio.fail_after(PATIENCE):
+        while not pid.exists():  # noqa: ASYNC110  (another process makes it)
+            await anyio.sleep(0.01)
+    with watched(int(pid.read_text())) as (process,):
+        async with bench.slot.dial() as connection:
+            assert isinstance(connection, RunsDetached)
+            (agent,) = [each.name for each in await connection.list_detached() if each.is_running]
+            for number in agents_below(bench.directory):
+                os.kill(number, signal.SIGKILL)
+            with anyio.fail_after(PATIENCE):
+                await connection.attach(agent, output=Heard())
+        with pytest.raises(CommandLost):
+            await bench.attach(job)
+        with anyio.fail_after(PATIENCE):
+            await process.ended()
+    await bench.start(f"echo ran >> {marker}")
+    with pytest.raises(CommandLost):
+        await bench.attach(job)
+    assert marker.read_text() == "ran\n"
+    await bench.end()
+    assert await bench.left() == []
+
+
+def agents_below(directory: Path) -> list[int]:
+    """Find the processes of agents whose files are in a directory."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            is_ours = (process / "cwd").resolve(strict=True).is_relative_to(directory)
+            if is_ours and b"serve" in (process / "cmdline").read_bytes().split(b"\0"):
+                found.append(int(process.name))
+    return found
+
+
+async def test_a_time_out_counts_while_nobody_is_there(bench: Bench) -> None:
+    """The agent ends what runs for too long, whether a manager lives or not; with what it printed before."""
+    job = await bench.start(f"echo begun; {NAP}", timeout=1.0)
+    outcome = await bench.attach(job, elapsed=1.0)
+    assert (outcome.verdict, outcome.why) == (Verdict.TIMED_OUT, "took longer than 1s")
+    assert (bench.output.data, bench.tree.status.value) == (b"begun\n", "cancelled")
+    await bench.end()
+    job = await bench.start("echo done", timeout=3600.0)
+    assert (await bench.attach(job, elapsed=7200.0)).verdict is Verdict.SUCCEEDED
+    await bench.end()
+
+
+async def test_a_job_that_the_service_does_not_end_is_ended(bench: Bench) -> None:
+    """By whoever follows it, when its time is over by far."""
+    job = await bench.start(f"echo begun; {NAP}", timeout=3600.0)
+    outcome = await bench.attach(job, elapsed=7200.0)
+    assert (outcome.verdict, outcome.why, bench.output.data) == (
+        Verdict.TIMED_OUT,
+        "took longer than 1h0m0s",
+        b"begun\n",
+    )
+    await bench.end()
+
+
+async def test_a_cancelled_job_is_ended_and_leaves_nothing(bench: Bench) -> None:
+    """With all that it started, before the cancellation is delivered."""
+    async with anyio.create_task_group() as tasks:
+
+        async def run() -> None:
+            await bench.run(DETACHED + "echo $$; " + NAP)
+
+        tasks.start_soon(run)
+        with anyio.fail_after(PATIENCE), watched(*await bench.output.pids(2)) as processes:
+            tasks.cancel_scope.cancel()
+            with anyio.CancelScope(shield=True):
+                for process in processes:
+                    await process.ended()
+    assert await bench.left() == []
+
+
+async def test_who_gets_a_slot_ends_what_was_left_in_it(bench: Bench) -> None:
+    """A job of an earlier lease of the slot, and a directory that no job is in; not what other slots have."""
+    await bench.start(NAP, name=f"{GONE}-beside", slot=1)
+    await bench.start(f"echo $$; {NAP}", name=f"{GONE}-given-up")
+    heard = Printed()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(lambda: bench.attach(JobSpec(name="job", script=":"), name=f"{GONE}-given-up", output=heard))
+        with anyio.fail_after(PATIENCE):
+            (pid,) = await heard.pids(1)
+        tasks.cancel_scope.cancel()
+    (given_up,) = [each for each in await bench.left() if each.endswith("given-up")]
+    bench.remote(given_up.replace("given-up", "never-begun")).mkdir()
+    with watched(pid) as (process,):
+        assert (await bench.run("true")).verdict is Verdict.SUCCEEDED
+        with anyio.fail_after(PATIENCE):
+            await process.ended()
+    assert [name.rpartition("-")[2] for name in await bench.left()] == ["beside"]
+    await bench.end(f"{GONE}-beside", slot=1)
+    assert await bench.left() == []
+
+
+# --- over SSH --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Server]:
+    """A host that is reached over SSH."""
+    home = tmp_path / "home"
+    home.mkdir()
+    with sshd(tmp_path / "sshd", f"SetEnv HOME={home}") as server:
+        yield server
+
+
+async def test_a_connection_that_breaks_costs_a_job_over_ssh_nothing(server: Server, tmp_path: Path) -> None:
+    """It runs once, its log has each byte once, and its results are whole."""
+    script = f"echo ran >> {tmp_path}/ran; i=0; while [ $i -lt 40 ]; do echo $((i += 1)); sleep 0.02; done"
+    slot = Slot("host", lambda: dialled_over_ssh(server.info))
+    executor = StepsExecutor(StepsConfig(base=str(tmp_path / "base")), Runs("steps", tmp_path / "runs"))
+    job, log = Job(spec=JobSpec(name="job", script=script)), tmp_path / "job.log"
+    outliving = Outliving(executor, slot, job, NAME, tmp_path / "artifacts")
+    async with JobLog.open(log, job.log_limit, Addresses()) as output, anyio.create_task_group() as tasks:
+
+        async def break_off() -> None:
+            while output.total < 30:  # noqa: ASYNC110  (it grows on the other side of the connection)
+                await anyio.sleep(POLL)
+            server.signal(9)
+
+        tasks.start_soon(break_off)
+        with anyio.fail_after(PATIENCE):
+            assert (await outliving.run(output, output.total)).verdict is Verdict.SUCCEEDED
+            await outliving.end()
+    assert log.read_bytes() == b'Running step "script"\n' + b"".join(b"%d\n" % (number + 1) for number in range(40))
+    assert (tmp_path / "ran").read_text() == "ran\n"
+    result = StepResult.from_dict(json.loads((tmp_path / "artifacts" / "step-results.json").read_text()))
+    assert [each.status.value for each in result.steps] == ["success"]
+    assert names_in(tmp_path / "base") == []
