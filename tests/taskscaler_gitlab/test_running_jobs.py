@@ -302,7 +302,6 @@ async def test_what_is_written_down_is_masked(desk: Desk) -> None:
 @pytest.mark.parametrize(
     ("change", "reason", "said"),
     [
-        ({"run": "[]"}, "runner_configuration_error", "does not support"),
         ({"secrets": {"TOKEN": Secret()}}, "runner_configuration_error", "does not fetch"),
         ({"steps": (Step(name="script", script=("echo \0",)),)}, "script_failure", "NUL character"),
         ({"variables": (Variable(key="N", value="a\0b"),)}, "script_failure", "NUL character"),

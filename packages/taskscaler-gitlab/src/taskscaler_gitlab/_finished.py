@@ -2,17 +2,23 @@
 
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 
 from attrs import asdict, frozen
 
 from fleeting import ConfigError, Usage
-from fleeting.plugins import make_private, structure, write_whole
+from fleeting.plugins import format_duration, make_private, one_line, structure, write_whole
+from job_steps import Status, StepResult
 from taskscaler_gitlab._keeping import Kept
 from taskscaler_gitlab._record import MAX_STATE, JobDirectory
 from taskscaler_gitlab._wording import as_batch, as_job, over_in_words
+from taskscaler_gitlab.runner._record import read_results
 
 _FILE = "over.json"
+
+_MOST_STEPS = 100
+"""That are told of one job."""
 
 
 @frozen(kw_only=True)
@@ -149,12 +155,34 @@ class FinishedJob:
         how = self.how
         project = f" of {how.project}" if how.project else ""
         ended = f"{self.id} ({self.name}{project}) {over_in_words(how.state, how.why, how.usage)}"
-        return (ended, how.dispatched) if how.dispatched else (ended,)
+        result = read_results(self.directory.results)
+        return (
+            ended,
+            *([how.dispatched] if how.dispatched else ()),
+            *(steps_in_words(result) if result is not None else ()),
+        )
 
     @property
     def kept(self) -> Kept:
         """What it takes here."""
         return Kept(name=self.directory.path.name, used=self.how.over_at, size=self.directory.size())
+
+
+def steps_in_words(result: StepResult) -> Iterator[str]:
+    """Say how the steps of a job went, the first ones of very many."""
+    for path, each in islice(result.walk(), 1, _MOST_STEPS + 1):
+        took = "" if each.started is None or each.ended is None else f" in {format_duration(each.ended - each.started)}"
+        match each.status:
+            case Status.SUCCESS:
+                how = f"succeeded{took}"
+            case Status.FAILURE:
+                why = f"exited with {each.exit_code}" if each.exit_code else f"failed: {each.error or 'see its log'}"
+                how = f"{one_line(why)}{took}"
+            case Status.CANCELLED:
+                how = f"was cancelled{took}"
+            case _:
+                how = "did not end"
+        yield f"step {'/'.join(path)} {how}"
 
 
 def keep(directory: JobDirectory, how: Finished) -> FinishedJob:

@@ -27,6 +27,7 @@ from fleeting import ConfigError, JournalError
 from fleeting.plugins import make_private, one_line, open_private, structure, write_whole
 from gitlab_jobs import GitLabJobsError, Job, Outcome, decode_job, encode_job
 from taskscaler_gitlab.runner import RecordUnreadable
+from taskscaler_gitlab.runner._record import RESULTS
 
 T = TypeVar("T")
 
@@ -174,6 +175,11 @@ class JobDirectory:
         """Where its log is."""
         return self.path / "trace"
 
+    @property
+    def results(self) -> Path:
+        """Where it is kept how its steps went, if it had any."""
+        return self.path / RESULTS
+
     def begin(self, job: Job, record: Record) -> None:
         """Note a job down; it is whole or not there when this is cut short: `found` looks for both files.
 
@@ -223,11 +229,8 @@ class JobDirectory:
         self.forget_try()
 
     def size(self) -> int:
-        """Bytes of its log here."""
-        try:
-            return self.trace.stat().st_size
-        except OSError:
-            return 0
+        """Bytes of its log here, and of how its steps went."""
+        return sum(map(_size, (self.trace, self.results)))
 
     def remove(self) -> None:
         """Leave nothing of it."""
@@ -244,6 +247,13 @@ class JobDirectory:
                         write_whole(target / file.name, opened.read(MAX_STATE))
             for old in sorted(shelf.iterdir(), key=lambda each: each.stat().st_mtime)[:-MOST_ASIDE]:
                 shutil.rmtree(old, ignore_errors=True)
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
 
 
 @frozen(kw_only=True)

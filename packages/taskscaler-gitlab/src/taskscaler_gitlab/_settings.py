@@ -11,6 +11,7 @@ from attrs.validators import ge, gt
 
 from fleeting import Duration
 from fleeting.plugins import is_absolute, place_to_listen
+from job_steps.executor import PolicySettings
 
 EXECUTORS: Mapping[str, str] = {"docker": "docker", "docker-autoscaler": "docker", "instance": "instance"}
 """What GitLab Runner calls an executor, and what it is called here."""
@@ -293,6 +294,9 @@ class OwnSettings:
 
     retention: LogRetention = LogRetention()
     """The table ``retention``."""
+
+    steps_policy: PolicySettings = field(factory=PolicySettings)
+    """The table ``steps_policy``: what the steps of a job's ``run`` may be."""
 
     upstreams: tuple[UpstreamSettings, ...] = ()
     """The tables ``upstreams``; none: jobs come from ``url``."""

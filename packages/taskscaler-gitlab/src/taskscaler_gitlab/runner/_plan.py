@@ -17,6 +17,7 @@ from taskscaler_gitlab.runner._caches import KnownCache, caches_of
 from taskscaler_gitlab.runner._errors import JobInvalid
 from taskscaler_gitlab.runner._shell import quote
 from taskscaler_gitlab.runner._stages import Ended, Phase, Stage, judge
+from taskscaler_gitlab.runner._steps import AgentThere, check_run
 from taskscaler_gitlab.runner._variables import JobEnvironment
 from taskscaler_gitlab.runner._writing import Writing
 
@@ -43,10 +44,13 @@ class Plan:
     problems: tuple[str, ...]
     """What the job's log is to say at its beginning, a line each."""
 
+    has_results: bool = False
+    """Whether it has steps, which leave how each of them went."""
+
     @property
     def leaves_files(self) -> bool:
         """Whether anything of it is brought to the manager."""
-        return bool(self.artifacts) or any(cache.pushes for cache in self.caches if self.brings)
+        return self.has_results or bool(self.artifacts) or any(cache.pushes for cache in self.caches if self.brings)
 
     def is_late(self, number: int | None) -> bool:
         """Whether a stage comes after the job's script."""
@@ -109,7 +113,15 @@ class Leg(Enum):
         return self in (Leg.ALL, Leg.BEFORE)
 
 
-def plan_of(job: Job, settings: RunnerSettings, environment: JobEnvironment, *, cache_dir: str, brings: bool) -> Plan:
+def plan_of(
+    job: Job,
+    settings: RunnerSettings,
+    environment: JobEnvironment,
+    *,
+    cache_dir: str,
+    brings: bool,
+    agent: AgentThere | None = None,
+) -> Plan:
     """Plan a job.
 
     Args:
@@ -118,15 +130,16 @@ def plan_of(job: Job, settings: RunnerSettings, environment: JobEnvironment, *, 
         environment: Its variables and directories.
         cache_dir: Where this project's caches are, as the job sees it.
         brings: Whether the manager keeps caches too.
+        agent: What runs steps on the instance, if the job has any.
 
     Raises:
         JobInvalid: It cannot be run; says why.
     """
-    _check(job)
+    _check(job, settings)
     project = environment.project_dir
     caches, bad_caches = caches_of(job, environment.expand, project, environment.get("CACHE_FALLBACK_KEY"))
     artifacts, bad_artifacts = artifacts_of(job, environment.expand, project)
-    writing = Writing(job=job, settings=settings, environment=environment)
+    writing = Writing(job=job, settings=settings, environment=environment, agent=agent or AgentThere("", ""))
     stages = _written(writing, caches, artifacts, cache_dir=cache_dir, brings=brings)
     return Plan(
         stages=tuple(evolve(stage, number=number) for number, stage in enumerate(_bounded(stages))),
@@ -134,6 +147,7 @@ def plan_of(job: Job, settings: RunnerSettings, environment: JobEnvironment, *, 
         caches=tuple(caches),
         brings=brings,
         problems=(*environment.problems, *bad_caches, *bad_artifacts),
+        has_results=bool(job.run),
     )
 
 
@@ -236,10 +250,10 @@ def status_before(plan: Plan, ended: Mapping[int, Ended]) -> tuple[bool, bool]:
     return verdict.cause is not None, is_broken
 
 
-def _check(job: Job) -> None:
+def _check(job: Job, settings: RunnerSettings) -> None:
     """Refuse what cannot be run."""
     if job.run:
-        raise JobInvalid("the job has `run`, which this runner does not support; use `script`")
+        check_run(job, settings)
     if job.secrets:
         raise JobInvalid("the job has `secrets`, which this runner does not fetch; use variables")
     if any("\0" in line for step in job.steps for line in step.script):

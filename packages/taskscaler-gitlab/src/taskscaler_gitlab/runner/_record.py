@@ -14,8 +14,9 @@ from typing import Any, TypeVar
 from attrs import asdict, astuple, define, field
 
 from fleeting import Usage
-from fleeting.plugins import make_private, open_private
+from fleeting.plugins import make_private, open_private, write_whole
 from gitlab_jobs import Outcome
+from job_steps import ResultInvalid, StepResult
 from taskscaler_gitlab.runner._errors import RecordUnreadable
 from taskscaler_gitlab.runner._options import shown
 from taskscaler_gitlab.runner._stages import Ended
@@ -26,6 +27,12 @@ DIRECTORY = "run"
 """Below the job's own directory."""
 
 _FILE = "record.json"
+
+RESULTS = "step-results.json"
+"""What the file is called that says how a job's steps went: where a leg leaves it, and beside the job's log."""
+
+MAX_RESULTS = 16 << 20
+"""Bytes of how a job's steps went that are read."""
 
 VERSION = 1
 """Of what is in it: raised when a release before this one could not resume a job by it."""
@@ -79,6 +86,15 @@ class Record:
     architecture: str = ""
     """The instance's, as GitLab writes it."""
 
+    agent: str = ""
+    """Where what runs steps is on the instance; empty if the job has none."""
+
+    python: str = ""
+    """What runs that."""
+
+    agent_problem: str = ""
+    """Why it cannot run there."""
+
     legs: list[LegRecord] = field(factory=list)
     ended: dict[int, Ended] = field(factory=dict)
     """How stages have ended, in legs that are over."""
@@ -125,6 +141,15 @@ class Record:
         """Note that a stage took so long, or so much longer."""
         self.took[stage] = self.took.get(stage, 0.0) + max(0.0, seconds)
 
+    def keep_results(self, left: Path) -> None:
+        """Keep beside the job's log how its steps went, if what it has left says so; blocks.
+
+        Raises:
+            OSError: It cannot be written.
+        """
+        if (result := read_results(left)) is not None:
+            write_whole(self.path.parent / RESULTS, json.dumps(result.as_dict()).encode())
+
     def save(self) -> None:
         """Write it down; blocks."""
         state = {
@@ -133,6 +158,9 @@ class Record:
             "began": self.began,
             "home": self.home,
             "architecture": self.architecture,
+            "agent": self.agent,
+            "python": self.python,
+            "agent_problem": self.agent_problem,
             "legs": [asdict(leg) for leg in self.legs],
             "ended": [[number, end.code, end.is_stopped] for number, end in self.ended.items()],
             "begun": sorted(self.begun),
@@ -180,6 +208,16 @@ class Record:
         )
 
 
+def read_results(path: Path) -> StepResult | None:
+    """Read how steps went, which nobody has looked at yet; None: nothing says so. Blocks."""
+    try:
+        with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+            data = file.read(MAX_RESULTS + 1)
+        return None if len(data) > MAX_RESULTS else StepResult.from_dict(json.loads(data))
+    except (OSError, ValueError, RecursionError, ResultInvalid):
+        return None
+
+
 def kept_log(directory: Path) -> int:
     """Say how many bytes of a job's log stay after a restart; `run_job` writes what comes after them again; blocks.
 
@@ -223,6 +261,9 @@ def _read(path: Path, state: Mapping[str, Any]) -> Record:
         usage=_usage(*state.get("usage", (None, None, None))),  # earlier releases did not know
         took={str(stage): float(seconds) for stage, seconds in state.get("took", {}).items()},
         outcome=_outcome(state["outcome"]),
+        agent=str(state.get("agent", "")),  # likewise
+        python=str(state.get("python", "")),
+        agent_problem=str(state.get("agent_problem", "")),
         **{name: state[name] for name in plain},
     )
 

@@ -33,11 +33,12 @@ from taskscaler_gitlab.runner._job_log import JobLog
 from taskscaler_gitlab.runner._legs import STOPPED, Revoked, Running, unless_over
 from taskscaler_gitlab.runner._marks import Marks
 from taskscaler_gitlab.runner._plan import Leg, Plan, next_leg, plan_of, stages_of, status_before
-from taskscaler_gitlab.runner._record import LegRecord, Record
+from taskscaler_gitlab.runner._record import RESULTS, LegRecord, Record
 from taskscaler_gitlab.runner._script import OUT, Before, write_script
 from taskscaler_gitlab.runner._stage_spans import StageSpans
 from taskscaler_gitlab.runner._stages import Cause, Ended, filled_in, judge
 from taskscaler_gitlab.runner._stages import Verdict as JobVerdict
+from taskscaler_gitlab.runner._steps import AgentThere, have_agent
 from taskscaler_gitlab.runner._surroundings import Surroundings, container_of, look_around, owner_of, surroundings_of
 from taskscaler_gitlab.runner._transfers import NotFetched, NotSent, Transfers, keep_caches
 from taskscaler_gitlab.runner._variables import JobEnvironment, environment_of
@@ -174,6 +175,12 @@ class _Run:
             if self.settings.kind == "instance":
                 record.home, record.architecture = await look_around(self.lease)
             record.began = self.clock.now()
+        if self.job.run and not record.agent and self.settings.kind == "instance":
+            try:
+                there = await have_agent(self.lease)
+                record.python, record.agent = there.python, there.path
+            except JobInvalid as error:
+                record.agent_problem = self._log.masked(str(error))
         planned = await self._plan_or_problem()
         if record.log_size == 0:
             problems = planned.plan.problems if isinstance(planned, _Planned) else ()
@@ -193,7 +200,8 @@ class _Run:
 
     async def _plan_or_problem(self) -> "_Planned | JobInvalid":
         try:
-            return await self._plan()
+            planned = await self._plan()
+            return JobInvalid(self.record.agent_problem) if self.record.agent_problem else planned
         except JobInvalid as error:
             return error
 
@@ -249,7 +257,14 @@ class _Run:
     def _planned(self, around: Surroundings, environment: JobEnvironment) -> _Planned:
         """Write what is to be done. Blocks."""
         job, settings = self.job, self.settings
-        plan = plan_of(job, settings, environment, cache_dir=around.cache_dir, brings=self._caches_here is not None)
+        plan = plan_of(
+            job,
+            settings,
+            environment,
+            cache_dir=around.cache_dir,
+            brings=self._caches_here is not None,
+            agent=AgentThere(self.record.python, self.record.agent),
+        )
         options: dict[Leg, object] = {}
         if settings.kind == "docker":
             wanted = (leg for leg in Leg if around.helper_image or not leg.is_helper)
@@ -415,6 +430,8 @@ class _Run:
         verdict = judge(planned.plan.stages, self.record.ended)
         has_failed = verdict.cause is not None or self.record.is_canceled
         problem = await self._send_artifacts(planned, last, has_failed=has_failed)
+        if planned.plan.has_results:
+            await to_thread.run_sync(self.record.keep_results, self._brought(last) / OUT / RESULTS)
         if (kept := self._caches_here) is not None:
             out = self._brought(last) / OUT
             most = self.settings.taskscaler.cache_retention.size

@@ -14,6 +14,8 @@ from taskscaler_gitlab.runner._dependencies import PLACE
 from taskscaler_gitlab.runner._options import JobOptions
 from taskscaler_gitlab.runner._sources import cleanup_script, clear_worktree_script, sources_script
 from taskscaler_gitlab.runner._stages import AFTER_SCRIPT, Phase, Stage, When
+from taskscaler_gitlab.runner._steps import AgentThere, steps_script
+from taskscaler_gitlab.runner._steps import cleanup_script as steps_cleanup_script
 from taskscaler_gitlab.runner._variables import JobEnvironment
 
 _GREETING = r"""[ "$2" = - ] || printf 'Running on %s...\n' "$(hostname 2>/dev/null || uname -n)" """
@@ -38,6 +40,8 @@ class Writing:
     job: Job
     settings: RunnerSettings
     environment: JobEnvironment
+    agent: AgentThere
+    """What runs steps on the instance, if the job has any."""
 
     def preparation(self) -> Stage:
         project = shlex.quote(self.environment.project_dir)
@@ -97,6 +101,15 @@ class Writing:
             )
 
     def steps(self) -> Iterable[Stage]:
+        if self.job.run:
+            yield Stage(
+                number=0,
+                phase=Phase.SCRIPT,
+                section="step_run",
+                title='Executing "step_run" stage of the job script',
+                script=self._ours(steps_script(self.job, self.environment, self.settings, self.agent)),
+                when=When.ON_SUCCESS,
+            )
         for step in self.job.steps:
             if step.script and step.name != AFTER_SCRIPT:
                 section = f"step_{_name(step)}"
@@ -153,9 +166,13 @@ class Writing:
             phase=Phase.LATE,
             section="cleanup_file_variables",
             title="Cleaning up project directory and file based variables",
-            script=f"{self.environment.cleanup()}\nrm -rf {shlex.quote(self.environment.temp_dir)}",
+            script=f"{self._cleanup()}\nrm -rf {shlex.quote(self.environment.temp_dir)}",
             is_counted=False,
         )
+
+    def _cleanup(self) -> str:
+        files = steps_cleanup_script(self.environment) if self.job.run else ""
+        return f"{self.environment.cleanup()}\n{files}"
 
     @property
     def _options(self) -> JobOptions:

@@ -1,0 +1,142 @@
+"""A job's `run`: steps that an agent on its instance carries out, in the place of a script: pure but for that agent.
+
+The agent is brought to the instance once. In the job's stage it is a command like any other: it prints what the steps
+print, is stopped as a script is, and exits with the code of the step that failed. What it is asked for is GitLab's own
+request for a step runner; how each step went comes back in a file.
+"""
+
+import json
+import posixpath
+
+import anyio
+from attrs import frozen
+
+from fleeting import Unreachable
+from gitlab_jobs import Job
+from job_steps import StepsInvalid
+from job_steps.client import AgentError, place_agent
+from job_steps.policy import Policy, PolicyRefused, admit_steps, as_mapping
+from taskscaler.executors import Leased
+from taskscaler_gitlab._settings import RunnerSettings
+from taskscaler_gitlab.runner._errors import JobInvalid
+from taskscaler_gitlab.runner._record import RESULTS
+from taskscaler_gitlab.runner._shell import quote
+from taskscaler_gitlab.runner._stages import AFTER_SCRIPT
+from taskscaler_gitlab.runner._variables import JobEnvironment
+
+OMITTED = frozenset({"STEPS", "FF_USE_NATIVE_STEPS"})
+"""Variables that are not the steps' to see. Source: ``steps/steps.go`` of gitlab-runner."""
+
+PATIENCE = 300.0
+"""Seconds within which the agent has to be on its instance."""
+
+_SCRIPT_FAILURE = "script_failure"
+_REQUEST, _POLICY = "steps-request.json", "steps-policy.json"
+
+
+@frozen
+class AgentThere:
+    """An agent on an instance."""
+
+    python: str
+    """What runs it; empty: it is not there yet."""
+
+    path: str
+    """Where it is."""
+
+
+async def have_agent(lease: Leased) -> AgentThere:
+    """Bring the agent to an instance, unless it is there.
+
+    Raises:
+        JobInvalid: It cannot run there.
+        Unreachable, ConnectError: The instance does not answer, or not in time.
+    """
+    with anyio.move_on_after(PATIENCE):
+        async with lease.dial() as connection:
+            try:
+                placed = await place_agent(connection)
+            except AgentError as error:
+                raise JobInvalid(f"the job has `run`, and steps cannot be run on {lease.instance}: {error}") from error
+            return AgentThere(placed.python, placed.path)
+    raise Unreachable(f"{lease.instance} did not take the agent for steps within {PATIENCE:.0f} s")
+
+
+def check_run(job: Job, settings: RunnerSettings) -> None:
+    """Refuse a job whose `run` cannot be run by this runner.
+
+    Raises:
+        JobInvalid: Says why.
+    """
+    if any(step.script and step.name != AFTER_SCRIPT for step in job.steps):
+        raise JobInvalid("the job has `run` and `script`; keep one of them", reason="runner_system_failure")
+    if settings.kind != "instance":
+        raise JobInvalid("the job has `run`, which this runner runs with the executor `instance` alone; use `script`")
+    steps_of(job, settings.taskscaler.steps_policy.policy)
+
+
+def steps_of(job: Job, policy: Policy) -> str:
+    """The steps of a job, as a step runner takes them, with those that the policy adds.
+
+    Raises:
+        JobInvalid: They cannot be read, or the policy does not allow them.
+    """
+    try:
+        listed = json.loads(job.run)
+    except (ValueError, RecursionError) as error:
+        raise JobInvalid("the job has a `run` that is not JSON", reason=_SCRIPT_FAILURE) from error
+    if not isinstance(listed, list):
+        raise JobInvalid("the job has a `run` that is not a list of steps", reason=_SCRIPT_FAILURE)
+    try:
+        return admit_steps(policy, f"{{}}\n---\n{json.dumps({'run': listed}, ensure_ascii=False)}\n")
+    except (PolicyRefused, StepsInvalid) as error:
+        raise JobInvalid(f"the job's `run`: {error}", reason=_SCRIPT_FAILURE) from error
+
+
+def steps_script(job: Job, environment: JobEnvironment, settings: RunnerSettings, agent: AgentThere) -> str:
+    """Write what runs the steps of a job, for any POSIX shell.
+
+    It begins in the directory of its leg, with the job's variables set.
+    """
+    policy = settings.taskscaler.steps_policy.policy
+    request = {
+        "id": str(job.id),
+        "work_dir": environment.project_dir,
+        "build_dir": environment.project_dir,
+        "env": {},
+        "variables": _variables(job, environment),
+        "steps": steps_of(job, policy),
+    }
+    place = quote(environment.temp_dir)
+    rules = as_mapping(policy)
+    command = [agent.python, "-I", agent.path, "run", posixpath.join(environment.temp_dir, _REQUEST)]
+    command += ["--policy", posixpath.join(environment.temp_dir, _POLICY)] if rules else []
+    files = {_REQUEST: request, **({_POLICY: rules} if rules else {})}
+    return "\n".join([
+        '_t_out="$PWD/out"',
+        f"cd {quote(environment.project_dir)} || exit",
+        f"mkdir -p {place} || exit",
+        *(
+            f"(umask 077 && printf '%s' {quote(json.dumps(data, ensure_ascii=False))}"
+            f" > {quote(posixpath.join(environment.temp_dir, name))}) || exit"
+            for name, data in files.items()
+        ),
+        f'exec {" ".join(map(quote, command))} --results "$_t_out/{RESULTS}"',
+        "",
+    ])  # fmt: skip
+
+
+def cleanup_script(environment: JobEnvironment) -> str:
+    """Write what removes the files of that again."""
+    return "\n".join(f"rm -f {quote(posixpath.join(environment.temp_dir, name))}" for name in (_REQUEST, _POLICY))
+
+
+def _variables(job: Job, environment: JobEnvironment) -> list[dict[str, object]]:
+    """The job's, as a step runner takes them."""
+    masked = {each.key for each in job.variables if each.masked}
+    known = environment.variables
+    return [
+        {"key": name, "value": known.content(name), "file": known.is_file(name), "masked": name in masked}
+        for name in known.names
+        if name not in OMITTED and name in environment.exports
+    ]

@@ -1,0 +1,189 @@
+"""Jobs with `run`, whose steps an agent on a real instance carries out."""
+
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from attrs import evolve
+
+from gitlab_jobs import Job, Step, Variable
+from job_steps import StepResult
+from job_steps.executor import PolicySettings
+from taskscaler_gitlab._finished import steps_in_words
+from taskscaler_gitlab._settings import OwnSettings, RunnerSettings
+from taskscaler_gitlab.runner import features
+from taskscaler_gitlab.runner._errors import JobInvalid
+from taskscaler_gitlab.runner._record import RESULTS
+from taskscaler_gitlab.runner._steps import check_run
+from tests.taskscaler_gitlab.desks import Desk, desk_on, leaving, script
+from tests.taskscaler_gitlab.test_running_jobs import cancels_at, sections_end, stops_at, waiting
+
+pytestmark = pytest.mark.anyio
+
+PATIENCE = 90.0
+
+
+@pytest.fixture
+async def desk(tmp_path: Path) -> AsyncIterator[Desk]:
+    """A GitLab and an instance."""
+    async with desk_on(tmp_path) as made:
+        yield made
+
+
+def steps(*run: dict[str, Any], **more: Any) -> Job:  # noqa: ANN401  (a job's)
+    """A job with steps."""
+    after = script("true", **more)
+    return evolve(after, run=json.dumps(run), steps=tuple(each for each in after.steps if each.name != "script"))
+
+
+def results_of(desk: Desk, job: Job) -> StepResult:
+    """What is kept of how a job's steps went."""
+    return StepResult.from_dict(json.loads((desk.place(job) / RESULTS).read_text()))
+
+
+async def test_steps_run_as_a_stage_of_their_job(desk: Desk) -> None:
+    """With the job's variables, masked where they are; what comes after them sees what they left."""
+    variables = (
+        Variable(key="WHO", value="world"),
+        Variable(key="SECRET", value="hunter2-hunter2", masked=True),
+        Variable(key="FILE", value="in a file", file=True),
+        Variable(key="STEPS", value="none of theirs"),
+    )
+    job = await desk.run(
+        steps(
+            {"name": "greet", "script": "echo hello ${{ vars.WHO }}; echo $SECRET; cat ${{ vars.FILE }}"},
+            {"name": "leave", "script": "echo x > left"},
+            {"name": "look", "script": "pwd; ls; echo ${CI_PROJECT_DIR:+has a place}"},
+            after=["echo after $CI_JOB_STATUS; ls $CI_PROJECT_DIR.tmp"],
+            variables=variables,
+            artifacts=(leaving("left"),),
+        )
+    )
+    log = desk.log(job)
+    assert job.state.value == "success", log
+    assert "\nhello world\n[MASKED]\nin a file" in log
+    assert "\nleft\nhas a place\n" in log
+    assert "\nafter success\n" in log
+    assert "hunter2" not in log
+    assert [desk.archive(job.job.id)] == [{"left": b"x\n"}]
+    assert sections_end(log)
+    assert "section_start" in log
+    assert "step_run" in log
+    result = results_of(desk, job.job)
+    assert [(each.name, each.status.value) for each in result.steps] == [
+        ("greet", "success"),
+        ("leave", "success"),
+        ("look", "success"),
+    ]
+    assert "hunter2" not in (desk.place(job.job) / RESULTS).read_text()
+    told = [*steps_in_words(result)]
+    assert [line.partition(" in ")[0] for line in told] == [
+        "step greet succeeded",
+        "step leave succeeded",
+        "step look succeeded",
+    ]
+
+
+async def test_a_step_that_fails_fails_the_job(desk: Desk) -> None:
+    """With its exit code; `after_script` runs, and the results say which it was."""
+    job = await desk.run(
+        steps({"name": "one", "script": "exit 7"}, {"name": "two", "script": "echo two"}, after=["echo $CI_JOB_STATUS"])
+    )
+    log = desk.log(job)
+    assert (job.state.value, job.failure_reason, job.exit_code) == ("failed", "script_failure", 7)
+    assert "\nfailed\n" in log
+    assert "\ntwo\n" not in log
+    (told,) = steps_in_words(results_of(desk, job.job))
+    assert told.startswith("step one exited with 7 in ")
+
+
+@pytest.mark.parametrize(
+    ("change", "reason", "said"),
+    [
+        ({"run": "{"}, "script_failure", "a `run` that is not JSON"),
+        ({"run": '{"name": 1}'}, "script_failure", "a `run` that is not a list of steps"),
+        ({"run": '[{"name": "x", "srcipt": "true"}]'}, "script_failure", "srcipt"),
+        (
+            {"run": '[{"name": "x", "step": "gitlab.com/steps/build@main"}]'},
+            "script_failure",
+            "the policy's commits refuses the step 'x': expected a whole commit",
+        ),
+        (
+            {"steps": (Step(name="script", script=("true",)),)},
+            "runner_system_failure",
+            "the job has `run` and `script`; keep one of them",
+        ),
+    ],
+)
+async def test_steps_that_cannot_be_run(tmp_path: Path, change: dict[str, Any], reason: str, said: str) -> None:
+    """The job fails with one line, as GitLab Runner has it, and nothing of it runs."""
+    async with desk_on(tmp_path, taskscaler=OwnSettings(steps_policy=PolicySettings(commits=True))) as desk:
+        job = await desk.run(evolve(steps({"name": "x", "script": "echo no"}), **change))
+    assert (job.state.value, job.failure_reason) == ("failed", reason)
+    assert said in desk.log(job).splitlines()[-1]
+    assert "\nno\n" not in desk.log(job)
+
+
+async def test_what_only_the_run_finds_is_refused_by_the_agent(tmp_path: Path) -> None:
+    """A step that may run names one that may not; steps of the policy's own run."""
+    scan: dict[str, object] = {"name": "scan", "script": "echo scanned"}
+    settings = OwnSettings(steps_policy=PolicySettings(before=(scan,), commits=True))
+    async with desk_on(tmp_path, taskscaler=settings) as desk:
+        inner = "- name: inner\n  step: gitlab.com/steps/build@main\n"
+        make = f"mkdir -p ci; printf 'spec: {{}}\\n---\\nrun:\\n{inner}' > ci/step.yml".replace("\n", "\\n")
+        job = await desk.run(steps({"name": "make", "script": make}, {"name": "outer", "step": "./ci"}))
+    log = desk.log(job)
+    assert (job.state.value, job.failure_reason) == ("failed", "script_failure")
+    assert "\nscanned\n" in log
+    assert "the policy's commits refuses the step 'outer/inner'" in log
+
+
+async def test_a_job_with_steps_outlives_its_manager(desk: Desk) -> None:
+    """They run once, the log is whole, and so are the results."""
+    job = steps(
+        {"name": "one", "script": f"echo ran >> {desk.home}/ran; echo before"},
+        {"name": "two", "script": "; ".join(waiting(desk, "begun"))},
+        {"name": "three", "script": "echo behind"},
+        after=["echo after"],
+    )
+    taken = await desk.take(job)
+    with anyio.fail_after(PATIENCE):
+        await desk.carry_out(taken, meanwhile=stops_at(desk.home / "begun"))
+        (desk.home / "go").touch()
+        await desk.carry_out(taken, is_again=True)
+        ended = await desk.gitlab.ended(taken.id)
+    assert ended.state.value == "success"
+    assert (desk.home / "ran").read_text() == "ran\n"
+    log = desk.log(ended)
+    assert [log.count(f"\n{word}\n") for word in ("before", "behind", "after")] == [1, 1, 1]
+    assert [each.status.value for each in results_of(desk, taken).steps] == ["success"] * 3
+
+
+async def test_a_canceled_step_ends_and_has_its_after_script(desk: Desk) -> None:
+    """With all that it has started; how far it came is kept."""
+    job = steps(
+        {"name": "one", "script": "; ".join(waiting(desk, "begun"))},
+        {"name": "two", "script": "echo two"},
+        after=["echo then $CI_JOB_STATUS"],
+    )
+    ended = await desk.run(job, meanwhile=cancels_at(desk.home / "begun"))
+    assert ended.failure_reason == "job_canceled"
+    assert "\nthen canceled\n" in desk.log(ended)
+    assert "\ntwo\n" not in desk.log(ended)
+
+
+def test_jobs_in_containers_have_no_steps() -> None:
+    """The runner cannot bring an agent into an image, and says so as GitLab Runner's executors do that cannot."""
+    given = {"url": "https://gitlab.example.com", "token": "glrt-0123456789", "executor": "docker-autoscaler"}
+    with pytest.raises(JobInvalid, match="with the executor `instance` alone") as refused:
+        check_run(steps({"name": "x", "script": "true"}), RunnerSettings(**given))  # type: ignore[arg-type]
+    assert refused.value.reason == "runner_configuration_error"
+
+
+def test_who_can_run_steps_says_so() -> None:
+    """To GitLab, which gives such jobs to nobody else."""
+    assert "native_steps_integration" in features("instance")
+    assert "native_steps_integration" not in features("docker")
