@@ -224,6 +224,20 @@ async def test_a_list_of_steps_runs_and_leaves_its_results(bench: Bench) -> None
     assert await bench.left() == []
 
 
+async def test_what_a_job_has_used_is_known(bench: Bench) -> None:
+    """As its results say it of all its steps."""
+    outcome = await bench.run("i=0; while [ $i -lt 20000 ]; do i=$((i + 1)); done")
+    used = bench.tree.resources
+    assert used is not None
+    assert (outcome.cpu_time, outcome.peak_memory, outcome.disk_written) == (
+        used.cpu_seconds,
+        used.peak_memory,
+        used.written_bytes,
+    )
+    assert used.cpu_seconds > 0
+    assert used.peak_memory > 0
+
+
 async def test_one_step_may_be_all(bench: Bench) -> None:
     """With its inputs."""
     source = greeting(bench.directory)

@@ -23,6 +23,7 @@ from job_steps import StepResult, StepsInvalid
 from job_steps._policy import PolicyRefused
 from job_steps.executor._config import StepsConfig
 from job_steps.executor._list import StepsOfJob, steps_of
+from job_steps.executor._outcome import usage_of
 from job_steps.executor._service import reported, service
 from job_steps.executor._there import There
 from taskscaler.executors import JobOutcome, JobSpec, Leased, Verdict, enter_phase
@@ -206,7 +207,7 @@ class StepsExecutor:
                 outcome, result = JobOutcome(verdict=Verdict.TIMED_OUT, why=timed_out), await there.result()
                 await there.client.close(there.name)
         enter_phase("collect")
-        return await there.bring_back(job, outcome, result, artifacts)
+        return await there.bring_back(job, outcome.with_usage(usage_of(result)), result, artifacts)
 
     async def _end_quietly(self, lease: Leased, name: str) -> None:
         """End a try of which nobody wants to know any more."""

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Sequence
 
+from fleeting import Usage
 from job_steps import StepResult
 from job_steps.client import Cause, JobStatus, State
 from job_steps.executor._list import SCRIPT
@@ -31,6 +32,14 @@ def outcome_of(status: JobStatus, result: StepResult | None, *, timed_out: str) 
         return JobOutcome(verdict=Verdict.FAILED, exit_code=_code_in(why) if code is None else code, why=why)
     why = _how(failed) if path == SCRIPT else f"the step {path} {_how(failed)}"
     return JobOutcome(verdict=Verdict.FAILED, exit_code=failed.exit_code or None, why=why)
+
+
+def usage_of(result: StepResult | None) -> Usage:
+    """What a job has used, as far as its results say."""
+    used = None if result is None else result.resources
+    if used is None:
+        return Usage()
+    return Usage(cpu_time=used.cpu_seconds, peak_memory=used.peak_memory, disk_written=used.written_bytes)
 
 
 def _failed(result: StepResult) -> tuple[str, StepResult | None]:
