@@ -43,6 +43,7 @@ MACHINES = (
     "tests/taskscaler_gitlab/test_custom_contract.py",
     "tests/taskscaler_gitlab/test_dispatch.py",
     "tests/taskscaler_gitlab/test_relay_machine.py",
+    "tests/taskscaler_gitlab/test_switch.py",
     "tests/taskscaler_gitlab/test_upstreams.py",
 )
 """The state machines, whose examples in the suite are always the same."""

@@ -61,6 +61,7 @@ LATER = (
     "tests/taskscaler_gitlab/test_dependencies.py::test_a_zip_of_70000_files_is_taken",
     "tests/taskscaler_gitlab/test_router_as_a_program.py::test_the_same_conversation_through_the_router",
     "tests/taskscaler_gitlab/test_sidecars_keep_secrets.py",
+    "tests/taskscaler_gitlab/test_switch_as_a_program.py",
     f"{STORIES_OF_SIDECARS}[that is cancelled]",
     f"{STORIES_OF_SIDECARS}[that is placed again]",
     f"{STORIES_OF_SIDECARS}[that loses its sidecar]",
@@ -120,6 +121,7 @@ SAMPLED = (
     "tests/taskscaler_gitlab/test_sources_left.py::test_files_are_those_of_the_commit",
     "tests/taskscaler_gitlab/test_sources_left.py::test_what_was_left_does_not_run",
     "tests/taskscaler_gitlab/test_submodules.py",
+    "tests/taskscaler_gitlab/test_switching.py",
     "tests/taskscaler_gitlab/test_traces.py::test_each_job_is_one_trace",
     "tests/test_peers.py",
     "tests/test_timeouts.py",
@@ -212,6 +214,14 @@ SAMPLES = (
     "tests/taskscaler_gitlab/test_sources_left.py::test_what_was_left_does_not_run[hooks]",
     "tests/taskscaler_gitlab/test_submodules.py::test_addresses_for_ssh_are_fetched_by_https",
     "tests/taskscaler_gitlab/test_submodules.py::test_submodules_come_as_the_job_wants",
+    *(
+        f"tests/taskscaler_gitlab/test_switching.py::{each}"
+        for backend in ("asyncio", "trio")
+        for each in (
+            f"test_40_jobs_end_where_they_began_and_the_old_fleet_is_gone[{backend}-killed",
+            f"test_it_is_aborted_at_every_step[{backend}-stopped]",
+        )
+    ),
     "tests/taskscaler_gitlab/test_traces.py::test_each_job_is_one_trace[asyncio-own]",
     "tests/taskscaler_gitlab/test_traces.py::test_each_job_is_one_trace[trio-own]",
 )

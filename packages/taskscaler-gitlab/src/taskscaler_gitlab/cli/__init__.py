@@ -289,6 +289,35 @@ def runners(config: Path, *, remove: int | None, as_json: bool) -> None:
     sys.exit(list_them(config, as_json=as_json, remove=remove))
 
 
+_SWITCH_EPILOG = """
+Exit status: 0 once it is over, 1 if it is refused or cannot go on, 2 if a file or the arguments are wrong, 130 if it
+was interrupted.
+"""
+
+
+@main.command(epilog=_SWITCH_EPILOG, short_help="Exchange a running service for another one.")
+@click.argument("config", metavar="CONFIG", type=_FILE)
+@click.option("--to", type=click.Choice(["blue", "green"]), help="The colour that is to have the jobs.")
+@click.option("--abort", "aborts", is_flag=True, help="Go back: the old colour stays, and the new one goes.")
+@click.option("--status", "shows", is_flag=True, help="Only say how far a switch is, and how both colours are.")
+def switch(config: Path, *, to: str | None, aborts: bool, shows: bool) -> None:
+    """Have one colour of a service take the other's place, while jobs run.
+
+    CONFIG has the tables [colours.blue] and [colours.green], each with the config of a runner whose fleet is its own.
+    The new colour starts, and runs a canary; then it asks GitLab for jobs, and once it is answered, the old one asks
+    for no more. When the last job of the old one is over, it ends, and its instances are deleted.
+
+    Each step is written down before the next: a switch that was interrupted continues with the same command. It can be
+    aborted until the old colour is deleted.
+    """
+    from taskscaler_gitlab.cli._switch import show
+    from taskscaler_gitlab.cli._switch import switch as exchange
+
+    if sum((to is not None, aborts, shows)) != 1:
+        raise click.UsageError("use one of --to, --abort and --status")
+    sys.exit(show(config) if shows else exchange(config, to=to, aborts=aborts))
+
+
 _DRIVER_EPILOG = """
 Exit status: 0 on success, otherwise what gitlab-runner has put into BUILD_FAILURE_EXIT_CODE if the job has failed, and
 into SYSTEM_FAILURE_EXIT_CODE if anything else has.
