@@ -37,6 +37,8 @@ def lay_out(zipapp, modules):
     """Lay the modules out, unless somebody has; a directory that is there is whole."""
     if os.path.isdir(modules):
         return
+    if os.path.lexists(modules):
+        raise OSError(modules + " is in the way")
     import compileall
     import shutil
     import tempfile
@@ -46,7 +48,7 @@ def lay_out(zipapp, modules):
     try:
         with zipfile.ZipFile(zipapp) as file:
             for name in file.namelist():
-                path = os.path.join(beside, *name.split("/"))
+                path = os.path.join(beside, name)
                 if not os.path.isdir(os.path.dirname(path)):
                     os.makedirs(os.path.dirname(path))
                 with open(path, "wb") as module:

@@ -2,10 +2,10 @@
 
 import os
 from collections.abc import AsyncGenerator
-from contextlib import suppress
 from typing import Final
 
 import anyio
+from anyio.lowlevel import checkpoint
 
 LONGEST_LOG: Final = 256 << 20
 """Bytes that are kept of what a job writes."""
@@ -34,13 +34,15 @@ class JobLog:
         self._lost = 0
         self._trouble = ""
         self._is_over = is_over
+        self._is_closed = False
         self._news = anyio.Event()
 
     async def write(self, data: bytes) -> None:
         """Add to it, as far as there is room: what a job writes is no reason to end it."""
-        self._add(data[: max(0, self._limit - self._size)])
-        self._lost += max(0, len(data) - max(0, self._limit - self._size + len(data)))
-        await anyio.lowlevel.checkpoint()
+        kept = data[: max(0, self._limit - self._size)]
+        self._lost += len(data) - len(kept)
+        self._add(kept)
+        await checkpoint()
 
     def end(self) -> None:
         """Add nothing any more."""
@@ -52,19 +54,20 @@ class JobLog:
 
     async def follow(self, offset: int) -> AsyncGenerator[bytes, None]:
         """What is in it from a byte on, in pieces, until it is over."""
-        while True:
-            while piece := os.pread(self._file, _PIECE, offset):
+        while not self._is_closed:
+            if piece := os.pread(self._file, _PIECE, offset):
                 offset += len(piece)
                 yield piece
-            if self._is_over and offset >= self._size:
+            elif self._is_over:
                 return
-            if offset >= self._size:
+            else:
                 await self._news.wait()
 
     def close(self) -> None:
-        """Let go of the file; nobody may follow it any more."""
-        with suppress(OSError):
-            os.close(self._file)
+        """Let go of the file; whoever follows it has all that there will be."""
+        self._is_closed = self._is_over = True
+        os.close(self._file)
+        self._news.set()
 
     def _add(self, data: bytes) -> None:
         rest = memoryview(data)

@@ -55,7 +55,7 @@ def main(arguments: Sequence[str]) -> int:
     try:
         if given.command == "check":
             return 0
-        rules = Rules(_policies(given.policy))
+        rules = Rules.of(_policies(given.policy))
         if given.command == "serve":
             return anyio.run(_serve, given.directory.absolute(), rules, given.idle_time)
         return anyio.run(_run, _request(given.request), rules, given.results)

@@ -17,6 +17,7 @@ from job_steps._messages import Cause, Job, RunMessage, State
 
 if TYPE_CHECKING:
     from job_steps import Function, StepResult, Variable
+    from job_steps._policy import Policy
 
 _STATES: Final = {"success": State.SUCCESS, "failure": State.FAILURE, "cancelled": State.CANCELLED}
 
@@ -25,8 +26,19 @@ _STATES: Final = {"success": State.SUCCESS, "failure": State.FAILURE, "cancelled
 class Rules:
     """What jobs have to obey, whatever their requests say."""
 
-    policies: Sequence[Mapping[str, Any]] = ()
-    """Each as it is written; a step has to be allowed by all."""
+    policies: "Sequence[Policy]" = ()
+    """A step has to be allowed by all of them."""
+
+    @staticmethod
+    def of(written: Sequence[Mapping[str, Any]]) -> "Rules":
+        """Read policies.
+
+        Raises:
+            ValueError: One is none.
+        """
+        from job_steps._policy import policy_of
+
+        return Rules([policy_of(each) for each in written])
 
     def admitted(self, steps: str) -> str:
         """The steps that run in place of these.
@@ -34,21 +46,25 @@ class Rules:
         Raises:
             JobStepsError: They cannot be read, or must not run.
         """
-        for written in self.policies:
+        for policy in self.policies:
             from job_steps._gate import admit_steps
-            from job_steps._policy import policy_of
 
-            steps = admit_steps(policy_of(written), steps)
+            steps = admit_steps(policy, steps)
         return steps
+
+    def time_limit(self, wanted: float | None) -> float | None:
+        """How many seconds a job has that wants so many."""
+        for policy in self.policies:
+            wanted = policy.time_limit(wanted)
+        return wanted
 
     def gate(self) -> Callable[..., None]:
         """What looks at each step right before it is loaded; raises `StepRefused`."""
         gates: list[Callable[..., None]] = []
-        for written in self.policies:
+        for policy in self.policies:
             from job_steps._gate import gate
-            from job_steps._policy import policy_of
 
-            gates.append(gate(policy_of(written)))
+            gates.append(gate(policy))
 
         def admit(*step: object) -> None:
             for one in gates:
@@ -113,7 +129,7 @@ def _prepare(asked: RunMessage, rules: Rules) -> Prepared:
         variables=[
             Variable(key=one.key, value=one.value, is_file=one.file, is_masked=one.masked) for one in job.variables
         ],
-        time_limit=asked.time_limit if asked.time_limit > 0 else None,
+        time_limit=rules.time_limit(asked.time_limit if asked.time_limit > 0 else None),
         rules=rules,
     )
 
