@@ -153,13 +153,8 @@ class Ran:
 def _run(placed: Path, directory: Path, request: object, *options: str) -> Ran:
     """Have the agent run one request."""
     (directory / "request.json").write_text(request if isinstance(request, str) else json.dumps(request))
-    command = (
-        sys.executable,
-        f"{placed}/{_zipapp.zipapp().name}/agent.pyz",
-        "run",
-        directory / "request.json",
-        *options,
-    )
+    agent = f"{placed}/{_zipapp.zipapp().name}/agent.pyz"
+    command = [sys.executable, agent, "run", str(directory / "request.json"), *options]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE)
     return Ran(done.returncode, done.stdout, done.stderr)
 
