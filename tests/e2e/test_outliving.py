@@ -223,8 +223,9 @@ def test_jobs_over_ssh_outlive_the_command(tmp_path: Path, size: Size) -> None:
             assert list((tmp_path / f"home-{number}" / place).iterdir()) == []
 
 
-def test_jobs_of_steps_outlive_the_command(tmp_path: Path, size: Size) -> None:
+def test_jobs_of_steps_outlive_the_command(tmp_path: Path, size: Size, full: bool) -> None:  # noqa: FBT001
     """Their results are whole; on the hosts there are the agents alone, which wait for more jobs."""
+    size = Size(50, 8, 200, 5.0, 5) if full else size
     with hosts.running(tmp_path, size.hosts) as servers:
         trial = Trial(tmp_path, size)
         trial.begin('plugin = "static"', executor='[defaults]\nexecutor = "steps"\n')

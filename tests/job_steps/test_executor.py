@@ -420,7 +420,7 @@ async def test_a_job_whose_agent_is_killed_is_lost_and_not_run_again(bench: Benc
         async with bench.slot.dial() as connection:
             assert isinstance(connection, RunsDetached)
             (agent,) = [each.name for each in await connection.list_detached() if each.is_running]
-            for number in agents_below(bench.directory):
+            for number in processes_below(bench.directory, b"serve"):
                 os.kill(number, signal.SIGKILL)
             with anyio.fail_after(PATIENCE):
                 await connection.attach(agent, output=Heard())
@@ -436,13 +436,13 @@ async def test_a_job_whose_agent_is_killed_is_lost_and_not_run_again(bench: Benc
     assert await bench.left() == []
 
 
-def agents_below(directory: Path) -> list[int]:
-    """Find the processes of agents whose files are in a directory."""
+def processes_below(directory: Path, word: bytes) -> list[int]:
+    """Find the processes that run in a directory, by one of the words of their commands."""
     found = []
     for process in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
             is_ours = (process / "cwd").resolve(strict=True).is_relative_to(directory)
-            if is_ours and b"serve" in (process / "cmdline").read_bytes().split(b"\0"):
+            if is_ours and word in (process / "cmdline").read_bytes().split(b"\0"):
                 found.append(int(process.name))
     return found
 
@@ -543,3 +543,39 @@ async def test_a_connection_that_breaks_costs_a_job_over_ssh_nothing(server: Ser
     result = StepResult.from_dict(json.loads((tmp_path / "artifacts" / "step-results.json").read_text()))
     assert [each.status.value for each in result.steps] == ["success"]
     assert names_in(tmp_path / "base") == []
+
+
+# --- GitLab's own service --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.step_runner
+async def test_gitlabs_step_runner_runs_the_steps(bench: Bench) -> None:
+    """Followed from any byte by a later manager, ended for its time, and lost with its service."""
+    bench.settings = StepsConfig(step_runner=os.environ["STEP_RUNNER"])
+    source = bench.directory / "say"
+    source.mkdir()
+    exec_ = "exec: {command: [sh, -c, 'echo one; echo two; exit ${{ inputs.code }}']}"
+    (source / "step.yml").write_text(f"spec: {{inputs: {{code: {{type: number}}}}}}\n---\n{exec_}\n")
+    options = StepsOptions(step="./say", inputs={"code": 3})
+    job = await bench.start("", files={"say": source}, options=options)
+    outcome = await bench.attach(job)
+    assert (outcome.verdict, outcome.exit_code, bench.output.data) == (Verdict.FAILED, 3, b"one\ntwo\n")
+    assert await bench.attach(job, offset=len(bench.output.raw) - len(b"two\n")) == outcome
+    assert bench.output.raw == b"two\n"
+    await bench.end()
+    with pytest.raises(NameUnknown):
+        await bench.attach(job)
+    (source / "step.yml").write_text(f"spec: {{}}\n---\nexec: {{command: [sh, -c, 'echo begun; {NAP}']}}\n")
+    job = await bench.start("", files={"say": source}, options=StepsOptions(step="./say"), timeout=1.0)
+    outcome = await bench.attach(job, elapsed=3600.0)
+    assert (outcome.verdict, outcome.why, bench.output.data) == (Verdict.TIMED_OUT, "took longer than 1s", b"begun\n")
+    await bench.end()
+    assert await bench.left() == []
+
+
+@pytest.mark.parametrize("program", ["true", "no-such-program"])
+async def test_a_step_runner_that_cannot_be_started_is_an_error(bench: Bench, program: str) -> None:
+    """It says what became of it."""
+    bench.settings = StepsConfig(step_runner=program)
+    with pytest.raises(ConnectError, match=f"{program} serve has ended as soon as it was started: "):
+        await bench.run("true")

@@ -3,6 +3,7 @@
 import json
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from hashlib import sha256
 from typing import Final
 
 import anyio
@@ -19,6 +20,8 @@ from job_steps.executor._config import StepsConfig
 _STEP_RUNNER: Final = "step-runner"
 """Names the detached command that GitLab's step-runner is."""
 
+_SHORT: Final = 12
+
 _KEPT: Final = 1 << 20
 """Bytes that are kept of what that says; what jobs print is in their logs."""
 
@@ -26,13 +29,19 @@ _START_TIMEOUT: Final = 60.0
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.02, 0.5
 """Seconds."""
 
-# It listens in a directory, in which an earlier one may have left its socket.
+# It listens in a directory, in which an earlier one may have left its socket. Where jobs are, the path of that may be
+# too long for a socket's; and nobody else's directory will do.
 _MAKE: Final = """
-umask 077
-mkdir -p -- "$1" && cd -P -- "$1" && pwd -P
+directory="${XDG_RUNTIME_DIR:-/tmp}/job-steps-$(id -u)-$1"
+mkdir -m 700 "$directory" 2>/dev/null || { [ -d "$directory" ] && [ -O "$directory" ] && [ ! -L "$directory" ]; } || {
+    echo "$directory cannot be made, or is somebody else's" >&2
+    exit 1
+}
+printf '%s\\n' "$directory"
 """
 _SERVE: Final = """
 rm -f -- "$2/step-runner.sock"
+export TMPDIR="$2"
 exec "$1" serve "$2"
 """
 
@@ -47,7 +56,7 @@ async def service(connection: Connection, config: StepsConfig, instance: str) ->
     """
     with reported(instance):
         if config.step_runner is not None:
-            async with _step_runner(connection, config.step_runner, config.base) as client:
+            async with _step_runner(connection, config.step_runner, instance) as client:
                 yield client
         else:
             async with bring_agent(connection, policy=written(config.policy.policy)) as agent:
@@ -92,12 +101,15 @@ def _translated(error: Exception, instance: str) -> Exception:
 
 
 @asynccontextmanager
-async def _step_runner(connection: Connection, program: str, base: str) -> AsyncIterator[StepRunnerClient]:
+async def _step_runner(connection: Connection, program: str, instance: str) -> AsyncIterator[StepRunnerClient]:
     """Reach GitLab's step-runner, which is started unless it runs."""
     if not isinstance(connection, RunsDetached):
         raise ConnectError("the connection cannot detach commands, so step-runner cannot be started; use SSH")
-    made = await connection.run(("/bin/sh", "-c", _MAKE, "sh", f"{base}/{_STEP_RUNNER}"), check=True)
-    directory = made.stdout.decode(errors="surrogateescape").removesuffix("\n")
+    name = sha256(f"{instance}\0{program}".encode()).hexdigest()[:_SHORT]
+    made = await connection.run(("/bin/sh", "-c", _MAKE, "sh", name))
+    if not made.ok:
+        raise ConnectError(f"step-runner has no place for its socket: {made.account}")
+    directory = made.stdout.decode(errors="replace").removesuffix("\n")
     await _have_started(connection, program, directory)
     async with step_runner(await _opened(connection, program, f"{directory}/step-runner.sock")) as client:
         yield client
