@@ -3,17 +3,20 @@
 import json
 import re
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 from attrs import evolve, fields
 from click.testing import CliRunner, Result
 
+from fleeting.testing import FakeCloud
 from taskscaler_gitlab._paused import is_paused
 from taskscaler_gitlab.cli import main
 from taskscaler_gitlab.switching._daemons import DaemonColour
 from taskscaler_gitlab.switching._file import ColourSettings, SwitchSettings, read_switch_file
 from taskscaler_gitlab.switching._kept import KeptSwitch
 from taskscaler_gitlab.switching._switch import Life, Refused, Step, Stuck, Switch, abort
+from tests.taskscaler.daemons import daemon
 
 CONFIG = """
 {top}
@@ -228,6 +231,28 @@ async def test_a_colour_that_does_not_start_says_why(here: Path, start: tuple[st
         assert f"{here}/switch/green.log ends with: " in str(caught.value)
     assert is_paused(file.colours["green"].directory)
     assert (await colour.look(thoroughly=False)).life is Life.AWAY
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    ("config", "says"),
+    [
+        ("fleet.toml", "runs a release that cannot be paused, or is no `taskscaler-gitlab run`; start it again"),
+        ("blue.toml", "is that of a daemon for fleet.toml, not of blue with"),
+    ],
+)
+async def test_a_daemon_in_the_place_of_a_colour_is_left_alone(here: Path, config: str, says: str) -> None:
+    """Whether it is another fleet's, or one that gets no jobs from elsewhere."""
+    with TemporaryDirectory() as sockets:
+        socket = Path(sockets) / "s"
+        write(here, name="blue", path=here / config)
+        colours(here, blue=f'config = "{config}"\nsocket = "{socket}"')
+        colour = DaemonColour(read_switch_file(here / "colours.toml").colours["blue"], here / "log", 60.0, print)
+        async with daemon(socket, FakeCloud()):
+            for look in (colour.look(thoroughly=True), colour.status()):
+                with pytest.raises(Refused) as caught:
+                    await look
+                assert says in str(caught.value)
 
 
 @pytest.mark.anyio

@@ -7,7 +7,8 @@ from typing import Protocol
 import anyio
 from attrs import define, evolve, field
 
-from fleeting.plugins import span
+from fleeting import ProviderError
+from fleeting.plugins import one_line, span
 from taskscaler.serve import Canary, NoDaemon
 from taskscaler_gitlab.switching._switch import (
     Act,
@@ -36,10 +37,12 @@ class Colour(Protocol):
     """One of the two services."""
 
     async def look(self, *, thoroughly: bool) -> Service:
-        """See how it is; *thoroughly*: with what it has left if it is away, and what it retains.
+        """See how it is; *thoroughly*: with what it has left if it is away, and what it retains if it is done.
 
         Raises:
-            FleetingError: Its fleet cannot be looked at.
+            ProviderError: Its cloud does not show its fleet, for now.
+            FleetingError, OSError: Its fleet cannot be opened.
+            Refused: Another service is in its place.
         """
         ...
 
@@ -128,7 +131,10 @@ class Carrying:
 
     async def _turn(self, switch: Switch) -> Turn:
         kept = await self.colours[switch.kept].look(thoroughly=False)
-        retired = await self.colours[switch.retired].look(thoroughly=True)
+        try:
+            retired = await self.colours[switch.retired].look(thoroughly=True)
+        except ProviderError as error:
+            return Turn(switch=switch, waits=f"the cloud of {switch.retired} to answer ({one_line(str(error))})")
         return take_turn(switch, kept, retired)
 
     def _write(self, switch: Switch) -> Switch:

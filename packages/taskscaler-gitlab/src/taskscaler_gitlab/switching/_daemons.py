@@ -27,6 +27,9 @@ from taskscaler_gitlab.switching._switch import Life, Refused, Service, Stuck
 POLL = 0.3
 """Seconds between two looks at a service that starts."""
 
+LOOK = 10.0
+"""Seconds between two looks at a fleet that is being deleted."""
+
 GRACE = 60.0
 """Seconds within which a service has its socket after the command that starts it has ended."""
 
@@ -55,6 +58,8 @@ class DaemonColour:
     """Whether its fleet counts as empty if it cannot be looked at: it has never run, for the same reason."""
 
     _child: "subprocess.Popen[bytes] | None" = field(default=None, init=False)
+    _seen: tuple[float, tuple[int, int]] | None = field(default=None, init=False)
+    """When its fleet was looked at last while it was away, and what was left."""
 
     @property
     def name(self) -> str:
@@ -67,54 +72,57 @@ class DaemonColour:
         """See `Colour.look`."""
         try:
             status = await self._ask("GET", "/status")
+            self._seen = None
+            return await self._running(status, thoroughly=thoroughly)
         except NoDaemon:
             if await to_thread.run_sync(self._is_held):
                 return Service(life=Life.BUSY)
-            paused = await to_thread.run_sync(is_paused, self.file.directory)
-            left, going = await self._left() if thoroughly else (0, 0)
-            return Service(life=Life.AWAY, paused=paused, left=left, going=going)
+        paused = await to_thread.run_sync(is_paused, self.file.directory)
+        left, going = await self._left() if thoroughly else (0, 0)
+        return Service(life=Life.AWAY, paused=paused, left=left, going=going)
+
+    async def _running(self, status: Mapping[str, Any], *, thoroughly: bool) -> Service:
         intake: Mapping[str, Any] = self._checked(status)
+        jobs = intake["jobs"] + status["batches"]
+        is_done = intake["paused"] and not jobs and not intake["requests"]
         return Service(
             life=Life.THERE,
             paused=intake["paused"],
             answered=intake["answered"],
             requests=intake["requests"],
-            jobs=intake["jobs"] + status["batches"],
+            jobs=jobs,
             leases=status["leases"] + status["kept"],
             ending=status["state"] != "serving",
             deletes=status["deletes"],
-            retained=await self._retained() if thoroughly else (),
+            retained=await self._retained() if thoroughly and is_done else (),
         )
 
     async def status(self) -> str:
         """How it is, for people; one sentence without its end."""
-        service = await self.look(thoroughly=False)
-        match service.life:
-            case Life.AWAY:
-                return f"{self.name} does not run"
-            case Life.BUSY:
+        try:
+            status = await self._ask("GET", "/status")
+        except NoDaemon:
+            if await to_thread.run_sync(self._is_held):
                 return f"{self.name} starts or ends: it has {self.file.socket}, and does not answer"
-            case Life.THERE:
-                status = await self._ask("GET", "/status")
-                says = "; ".join(status["owners"])
-                return f"{self.name} runs (process {status['pid']}, {self.file.socket}): {says}"
+            return f"{self.name} does not run"
+        self._checked(status)
+        return f"{self.name} runs (process {status['pid']}, {self.file.socket}): {'; '.join(status['owners'])}"
 
     def _checked(self, status: Mapping[str, Any]) -> Mapping[str, Any]:
         """See that it is our service that has answered: another one is not to be deleted.
 
         Raises:
-            Refused: It is another one.
+            Refused: It is another one, or one that cannot be paused.
         """
-        fleet = Path(str(status.get("fleet", "")))
-        is_ours = (
-            fleet.resolve() == self.file.path.resolve() if fleet.is_absolute() else fleet.name == self.file.path.name
-        )
+        fleet, path = Path(str(status.get("fleet", ""))), self.file.path
+        is_ours = fleet.resolve() == path.resolve() if fleet.is_absolute() else fleet.name == path.name
+        if not is_ours:
+            what = f"{self.file.socket} is that of a daemon for {fleet}, not of {self.name} with {path}"
+            raise Refused(f"{what}; correct `socket` in [colours.{self.name}], or end that daemon")
         intake = status.get("intake")
-        if not is_ours or not isinstance(intake, dict) or "deletes" not in status:
-            what = f"{self.file.socket} is that of a daemon for {fleet}, not of {self.name} with {self.file.path}"
-            raise Refused(
-                f"{what}; start {self.name} with `taskscaler-gitlab run` of this release, or correct `socket`"
-            )
+        if not isinstance(intake, dict):
+            what = f"{self.name} runs a release that cannot be paused, or is no `taskscaler-gitlab run`"
+            raise Refused(f"{what}; start it again with this release, which resumes its jobs")
         return intake
 
     async def _retained(self) -> tuple[str, ...]:
@@ -124,9 +132,13 @@ class DaemonColour:
     async def _left(self) -> tuple[int, int]:
         """What it has left: jobs and instances, and how many more instances are being deleted.
 
+        While it stays away, its clouds are asked once in `LOOK`.
+
         Raises:
-            FleetingError: Its fleet cannot be opened.
+            FleetingError, OSError: Its fleet cannot be seen.
         """
+        if self._seen is not None and anyio.current_time() < self._seen[0] + LOOK:
+            return self._seen[1]
         jobs = await to_thread.run_sync(self._unfinished)
         try:
             fleet = await look_at(self.file.config.fleet)
@@ -135,7 +147,9 @@ class DaemonColour:
                 raise
             self.say(f"warning: nobody can see whether {self.name} has instances ({one_line(str(error))}); look there")
             return 0, 0
-        return jobs + fleet.instances, fleet.going
+        left = (jobs + fleet.instances, fleet.going)
+        self._seen = (anyio.current_time(), left)
+        return left
 
     def _unfinished(self) -> int:
         if not self.file.directory.exists():
