@@ -844,6 +844,7 @@ def next_actions(core: Core, now: float, *, routine: bool) -> tuple[float, list[
     """Let time pass for a core alone, until it does something, be it routine or not, or an instance grows too old."""
     told, take_over = [], core._route
     slept = {place: asleep(known) for place, known in all_instances(core).items()}
+    held = {place for place, known in all_instances(core).items() if known.stage is Stage.HELD}
 
     def hear(pool: str, step: Step, now: float) -> None:
         for event in step.events:
@@ -854,6 +855,8 @@ def next_actions(core: Core, now: float, *, routine: bool) -> tuple[float, list[
                     told.append(("age", pool, known.id))
                 if before != slept[pool, known.id] and known.stage not in {Stage.REMOVING, Stage.HELD}:
                     told.append(("unturned", pool, known.id))
+                if known.stage is Stage.HELD and (pool, known.id) not in held:
+                    told.append(("stay", pool, known.id))
         take_over(pool, step, now)
 
     core._route = hear  # type: ignore[method-assign]
@@ -1747,6 +1750,20 @@ def assert_foreseen(world: World) -> None:
     at, happened = next_actions(core, world.now, routine=False)
     assert sorted(thing for item in foreseen if item.at <= at for thing in things(item)) == sorted(happened)
     assert foreseen[0].at == at
+
+
+def test_that_a_retained_instance_is_not_ready_in_time_is_foreseen() -> None:
+    """It stays; but another is asked for in its place, and nobody should wonder why."""
+    pool = PoolSettings(name="a", scale_throttle=NO_THROTTLE, instance_ready_timeout=60.0)
+    world = World([pool], Policy(), 0, boot=1000.0)
+    world.pass_time(10)
+    world.submit(inf)
+    world.pass_time(10)
+    (known,) = world.core.plans["a"].instances.values()
+    world.take(world.core.retain(known.id, "to look at it", world.now))
+    assert_foreseen(world)
+    (item,) = [item for item in forecast(world.core, world.now) if item.what is Next.STAY]
+    assert (item.instances, item.why) == ((known.id,), "retained: to look at it")
 
 
 def test_what_was_just_released_is_foreseen_to_go_when_it_goes() -> None:

@@ -54,6 +54,9 @@ class Next(Enum):
     OVERDUE = "overdue"
     """An instance is given up, unless it is ready by then."""
 
+    STAY = "stay"
+    """An instance counts as failed, unless it is ready by then; it stays, as it is retained."""
+
     DELETE = "delete"
     """The deletion of an instance is asked for again, unless it is gone by then."""
 
@@ -94,6 +97,7 @@ _SENTENCES = {
     Next.RESUME: "{instances} {are} resumed",
     Next.UNTURNED: "suspending or resuming {instances} counts as failed unless complete",
     Next.OVERDUE: "{instances} {are} removed unless ready",
+    Next.STAY: "{instances} {are} given up unless ready, but not removed",
     Next.DELETE: "the deletion of {instances} is requested again unless complete",
     Next.BREAK: "{keys} on {instances} {keys_are} cut short unless finished",
     Next.EXPIRE: "{keys} on {instances} {keys_expire} unless resumed",
@@ -229,6 +233,9 @@ class _Foresight:
                 yield self._item(at, Next.UNTURNED, plan.pool, instance)
             for at, instance in plan.agenda.giving_up():
                 yield from self._lost_with(at, plan.pool, instance)
+                retained = plan.instances[instance].retained
+                if retained is not None and not self.core.observing:
+                    yield self._item(at, Next.STAY, plan.pool, instance, why=f"retained: {retained}")
         yield from self._announced()
         yield from self._expiring()
         yield from self._abandoned()
