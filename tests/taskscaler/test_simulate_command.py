@@ -10,7 +10,7 @@ from attrs import evolve
 from click.testing import CliRunner, Result
 
 from taskscaler import InstanceEvent
-from taskscaler.batch import RecordedEvent, read_events
+from taskscaler.batch import JobState, RecordedEvent, read_events
 from taskscaler.batch._events import as_line, header
 from taskscaler.cli import main
 from taskscaler.simulation import Empirical, Environment, TraceUnreadable, fit, read_trace
@@ -206,6 +206,27 @@ def test_the_jobs_of_recorded_runs(tmp_path: Path) -> None:
     assert [each - START for each in both.jobs.submits] == [0, 0, 0, 50]
     assert both.notes == ("the jobs of 2 runs",)
     assert read_trace(tmp_path / "two" / "events.jsonl").jobs.durations.tolist() == [20]
+
+
+def test_a_try_that_was_lost_is_no_job(tmp_path: Path) -> None:
+    """A simulated cloud takes instances, too, and its jobs run again: they would be simulated twice."""
+    trace = read_trace(
+        record(
+            tmp_path / "run",
+            begun("a", "b", "c"),
+            instance(1, "i-1", "running"),
+            starts(10, "a", "i-1"),
+            ends(40, "a", JobState.LOST, "the cloud took it"),
+            starts(50, "a", "i-1"),
+            ends(70, "a"),
+            starts(100, "b", "i-1"),
+            ends(110, "b", JobState.LOST, "the cloud took it"),
+            starts(120, "c", "i-1"),
+        )
+    )
+    assert [each - START for each in trace.jobs.submits] == [0]
+    assert trace.jobs.durations.tolist() == [20]
+    assert trace.notes == ("the jobs of one run", "2 tries without an end left out")
 
 
 def test_a_cloud_like_that_of_recorded_runs(place: Path) -> None:

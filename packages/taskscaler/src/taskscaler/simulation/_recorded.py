@@ -1,7 +1,8 @@
 """What recorded runs say: the jobs that were run, and what their cloud was like. Both from the event log.
 
 A job of a batch is submitted when the batch begins, or when all that it needs is over; another try at it, when the try
-before has ended. Each try is a job of its own here.
+before has ended. Each try is a job of its own here, but for those that were lost: a simulated cloud takes instances,
+too, and jobs that were on them run again there. A job waits from when it was ready for the try that was not lost.
 """
 
 import re
@@ -18,7 +19,7 @@ from taskscaler._errors import NotRecorded, RecordUnreadable, TraceUnreadable
 from taskscaler._observe import GONE, DecisionEvent, InstanceEvent
 from taskscaler._recorded_run import RecordedRun, read_run
 from taskscaler._wording import counted
-from taskscaler.batch import Begun, Results, Resumed
+from taskscaler.batch import Begun, JobState, Results, Resumed
 from taskscaler.core._decide import PoolDecision
 from taskscaler.simulation._cells import LONGEST_JOB
 from taskscaler.simulation._distributions import Constant, Distribution, Empirical, Exponential, InOrder
@@ -105,9 +106,12 @@ def _tries(run: RecordedRun) -> Iterator[tuple[float, float] | None]:
         ready = max(
             [run.jobs[planned.name].queued, *(ends[name] for name in planned.needs if ends.get(name, inf) < inf)]
         )
-        for attempt in run.jobs[planned.name].attempts:
-            if attempt.ended is None:
+        attempts = run.jobs[planned.name].attempts
+        for number, attempt in enumerate(attempts, start=1):
+            is_lost = attempt.state is JobState.LOST
+            if attempt.ended is None or (is_lost and number == len(attempts)):
                 yield None
+            if attempt.ended is None or is_lost:
                 continue
             submitted = max(ready, began[min(attempt.run, len(began)) - 1])
             took = max(0.0, attempt.ended - attempt.started)
