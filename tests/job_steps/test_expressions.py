@@ -3,6 +3,7 @@
 import json
 import math
 from contextlib import suppress
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 
 from job_steps import StepFailed
 from job_steps._expressions import Scope, compare, expand, expand_string, expand_text
-from job_steps._grammar import MAX_LENGTH
+from job_steps._grammar import MAX_LENGTH, parse_template
 from job_steps._values import Hidden, Value, bounded, checked, hides, json_text, kind_of, mask, number_text, reveal
 
 SCOPE = Scope(
@@ -233,6 +234,29 @@ def test_every_text_is_a_value_or_a_mistake(text: str) -> None:
     for each in (text, f"${{{{{text}}}}}"):
         with suppress(StepFailed):
             assert bounded(expand_string(each, SCOPE)) is not each or "${{" not in each
+
+
+class Counted(str):
+    """A text that counts how many characters are looked at by searching it."""
+
+    __slots__ = ("looked_at",)
+
+    looked_at: int
+
+    def find(self, sub: str, start: Any = None, end: Any = None) -> int:  # noqa: ANN401  (those of str)
+        """Search, and count."""
+        found = super().find(sub, start, end)
+        self.looked_at += (found if found >= 0 else len(self)) - (start or 0) + 1
+        return found
+
+
+@pytest.mark.parametrize("piece", ["${{ 1 }}", r"\${{ ", "text }} ", "${{ 'a' }} text "])
+def test_reading_a_text_costs_as_much_as_it_is_long(piece: str) -> None:
+    """However many expressions it has: each character is looked at a few times, not once for each expression."""
+    text = Counted(piece * 2000)
+    text.looked_at = 0
+    assert parse_template(text).parts
+    assert text.looked_at < 3 * len(text)
 
 
 values = st.recursive(

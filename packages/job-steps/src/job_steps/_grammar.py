@@ -187,8 +187,10 @@ class _Parser:
 
     def _next_special(self, position: int) -> int:
         """Find where outside of strings something may begin that is not text, so that long texts cost little."""
-        found = [at for at in (self.text.find(OPEN, position), self.text.find("\\" + OPEN, position)) if at >= 0]
-        return min(found, default=len(self.text))
+        found = self.text.find(OPEN, position)
+        if found < 0:
+            return len(self.text)
+        return found - (found > position and self.text[found - 1] == "\\")
 
     def enclosed(self, position: int) -> tuple[Expression, int]:
         """Read an expression from `${{` to `}}`; returns the position behind that."""

@@ -22,6 +22,9 @@ MAX_LENGTH = 1024 * 1024
 MAX_NODES = 100_000
 """Scalars, lists and mappings of one file, those behind aliases once for each time that they stand there."""
 
+MAX_DOCUMENTS = 2
+"""Documents of one file; one more is read, so that it can be refused."""
+
 _NULL = re.compile(r"~|null|Null|NULL|")
 _TRUE = re.compile(r"true|True|TRUE")
 _FALSE = re.compile(r"false|False|FALSE")
@@ -134,6 +137,8 @@ class _Composer:
                     node = self._take(event, line)
                     if node is not None and not self.stack:
                         found.append(Document(started, node))
+                        if len(found) > MAX_DOCUMENTS:
+                            break
         except yaml.MarkedYAMLError as error:
             mark = error.problem_mark or error.context_mark
             self._fail(mark.line + 1 if mark else line, f"not YAML: {error.problem or error.context}")
