@@ -184,6 +184,8 @@ class Reaper:
         verdicts = [each for each in self._judged(survey) if each.instance in going]
         if verdicts and not any(each.remove for each in verdicts):
             raise _Spared(verdicts[0].why)
+        if now and before and now.until > before.until:  # whatever the clocks say
+            raise _Spared(f"{now.owner} lives: it has renewed its mark; check the clock here, and that of its machine")
 
     async def _delete(
         self, group: InstanceGroup, survey: Survey, going: Sequence[str], found: dict[str, tuple[Outcome, str]]
