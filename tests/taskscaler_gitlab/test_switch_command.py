@@ -216,11 +216,19 @@ def test_a_state_that_cannot_be_read_is_not_guessed(tmp_path: Path, text: str, s
     [
         (("/nowhere/start",), "/nowhere/start cannot be run (No such file or directory); correct `start`"),
         (("sh", "-c", "echo no such unit; exit 4"), "exit 4 has ended with status 4; it says: no such unit"),
+        (("sh", "-c", "(while test -e stays; do sleep 0.1; done) & echo no such unit; exit 4"), "says: no such unit"),
         ((), "green does not start: it has ended with status"),
     ],
 )
-async def test_a_colour_that_does_not_start_says_why(here: Path, start: tuple[str, ...], says: str) -> None:
-    """The command, or what the service has printed; it would have been paused."""
+async def test_a_colour_that_does_not_start_says_why(
+    here: Path, monkeypatch: pytest.MonkeyPatch, start: tuple[str, ...], says: str
+) -> None:
+    """The command, or what the service has printed; it would have been paused.
+
+    What the command leaves in the background may keep its output open.
+    """
+    monkeypatch.chdir(here)
+    (here / "stays").touch()
     (here / "fleet-green").write_text("in the way")
     file = read_switch_file(here / "colours.toml")
     colour = DaemonColour(evolve(file.colours["green"], start=start), here / "switch" / "green.log", 60.0, print)
@@ -229,6 +237,7 @@ async def test_a_colour_that_does_not_start_says_why(here: Path, start: tuple[st
     assert says in str(caught.value)
     if not start:
         assert f"{here}/switch/green.log ends with: " in str(caught.value)
+    (here / "stays").unlink()
     assert is_paused(file.colours["green"].directory)
     assert (await colour.look(thoroughly=False)).life is Life.AWAY
 

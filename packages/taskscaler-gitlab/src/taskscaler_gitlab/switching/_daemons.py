@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import anyio
 from anyio import to_thread
@@ -212,31 +212,37 @@ class DaemonColour:
     async def _launch(self) -> float | None:
         """Have it run; returns when the command that has it run has ended, if there is one."""
         if self.file.start:
-            done = await self._run_command()
-            if done.returncode:
-                said = _tail(done.stdout)
-                why = f"{' '.join(self.file.start)} has ended with status {done.returncode}"
-                raise Stuck(f"{self._why(why)}; it says: {' / '.join(said) or 'nothing'}")
+            status, began = await self._run_command()
+            if status:
+                why = f"{' '.join(self.file.start)} has ended with status {status}"
+                raise Stuck(f"{self._why(why)}; it says: {self._said_since(began)}")
             return anyio.current_time()
         if self._child is None or self._child.poll() is not None:
             self._child = await to_thread.run_sync(self._spawned)
         return None
 
-    async def _run_command(self) -> "subprocess.CompletedProcess[bytes]":
-        try:
-            return await anyio.run_process(
-                self.file.start, stdin=subprocess.DEVNULL, stderr=subprocess.STDOUT, check=False
-            )
-        except OSError as error:
-            why = f"{self.file.start[0]} cannot be run ({error.strerror})"
-            raise Stuck(f"{self._why(why)}; correct `start` in [colours.{self.name}]") from error
+    async def _run_command(self) -> tuple[int, int]:
+        """Run the command; returns its exit status, and where in the log begins what it has printed.
+
+        To the log and not to us: what the command leaves in the background may keep its output open, or print without
+        end.
+        """
+        with await to_thread.run_sync(self._opened) as output:
+            began = output.tell()
+            try:
+                async with await anyio.open_process(
+                    self.file.start, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT
+                ) as process:
+                    return await process.wait(), began
+            except OSError as error:
+                why = f"{self.file.start[0]} cannot be run ({error.strerror})"
+                raise Stuck(f"{self._why(why)}; correct `start` in [colours.{self.name}]") from error
 
     def _spawned(self) -> "subprocess.Popen[bytes]":
         """Start it in a session of its own, so that it outlives us and our terminal. Blocks."""
-        make_private(self.log.parent, hide=True)
         runner = [] if self.file.runner is None else ["--runner", self.file.runner]
         command = [sys.executable, "-m", "taskscaler_gitlab", "run", str(self.file.path), *runner]
-        with open(self.log, "ab", opener=open_private) as output:
+        with self._opened() as output:
             return subprocess.Popen(  # noqa: S603  (this program, with the operator's own files)
                 [*command, "--socket", str(self.file.socket)],
                 stdin=subprocess.DEVNULL,
@@ -246,12 +252,21 @@ class DaemonColour:
                 cwd=self.file.path.parent,
             )
 
+    def _opened(self) -> BinaryIO:
+        """The log, for more at its end. Blocks."""
+        make_private(self.log.parent, hide=True)
+        return open(self.log, "ab", opener=open_private)
+
     def _failure(self, what: str) -> str:
+        return f"{self._why(what)}; {self.log} ends with: {self._said_since(0)}"
+
+    def _said_since(self, began: int) -> str:
+        """The last lines of the log from there on."""
         said: list[str] = []
         with suppress(OSError), self.log.open("rb") as file:
-            file.seek(max(0, self.log.stat().st_size - _MOST_SHOWN))
+            file.seek(max(began, self.log.stat().st_size - _MOST_SHOWN))
             said = _tail(file.read(_MOST_SHOWN))
-        return f"{self._why(what)}; {self.log} ends with: {' / '.join(said) or 'nothing'}"
+        return " / ".join(said) or "nothing"
 
     def _why(self, what: str) -> str:
         return f"{self.name} does not start: {what}"
