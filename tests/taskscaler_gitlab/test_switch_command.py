@@ -189,6 +189,12 @@ def test_each_state_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert kept.directory.stat().st_mode & 0o777 == 0o700
 
 
+BLUE_TO_RED = json.dumps({
+    "version": 1, "old": "blue", "new": "red", "step": "begun", "reached": "begun", "is_aborting": False,
+    "begun_at": 1.0, "changed_at": 1.0,
+})  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("text", "says"),
     [
@@ -197,6 +203,8 @@ def test_each_state_is_read_as_it_was_written(tmp_path: Path) -> None:
         ("[]", "version None"),
         ('{"version": 2}', "it is of version 2, and this program writes version 1"),
         ('{"version": 1, "old": "blue"}', "cannot be read"),
+        (BLUE_TO_RED, "it is from blue to red"),
+        (BLUE_TO_RED.replace("red", "blue"), "it is from blue to blue"),
     ],
 )
 def test_a_state_that_cannot_be_read_is_not_guessed(tmp_path: Path, text: str, says: str) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from attrs import asdict, define, field, frozen
 
 from fleeting import ConfigError
-from fleeting.plugins import make_private, open_private, structure, write_whole
+from fleeting.plugins import make_private, one_line, open_private, structure, write_whole
 from taskscaler_gitlab.switching._switch import Refused, Step, Switch
 
 VERSION = 1
@@ -62,6 +62,8 @@ class KeptSwitch:
             if version != VERSION:
                 raise ValueError(f"it is of version {version!r}, and this program writes version {VERSION}")
             read = structure(found, _Written)
+            if {read.old, read.new} != {"blue", "green"}:
+                raise ValueError(f"it is from {one_line(read.old)} to {one_line(read.new)}")
         except (ValueError, RecursionError, ConfigError) as error:
             what = f"{self.path} cannot be read ({str(error).splitlines()[0] if str(error) else 'it is damaged'})"
             raise Refused(
