@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from functools import partial
 from http.client import HTTPConnection
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -146,7 +147,7 @@ class Cloud:
             return found
 
         hooks = {
-            "make": self.group,
+            "make": partial(self.group, timeout=2.5),  # which is how long those checks wait that are about a silence
             "kill": lambda instance: self.ado("kill", instance=instance),
             "launch": lambda count: self.ado("launch", count=count),
             "alive": alive,
@@ -231,7 +232,7 @@ def new_cloud(
     **life: object,
 ) -> Cloud:
     """Begin anew, with an empty group."""
-    config = AwsConfig(name="fleet", region=REGION, endpoint_url=f"http://127.0.0.1:{port}", timeout=1.0, attempts=1)
+    config = AwsConfig(name="fleet", region=REGION, endpoint_url=f"http://127.0.0.1:{port}", timeout=30.0, attempts=1)
     cloud = Cloud(port=port, config=config)
     cloud.do("reset", life_=life, group=group or {}, suspended=suspended)
     if page:
