@@ -56,12 +56,13 @@ TOGETHER = {
     "gcp": ("tests/conformance/test_gcp.py", "tests/fleeting_gcp/"),
     "prometheus": ("tests/e2e/test_prometheus.py",),
     "chromium": ("tests/e2e/test_page.py",),
+    "guards": ("tests/test_guards.py",),
     "generated": ("tests/conformance/test_tutorial.py", "tests/fleeting/test_new_plugin.py"),
     "log events": ("tests/test_log_events.py",),
 }
 """Where the tests are that share something expensive; moto's server and the clouds' SDKs take seconds to start, and
-mypy takes them for what a generated package imports. Of Prometheus there is one, which watches one story, and
-of Chromium."""
+mypy takes them for what a generated package imports. Guards are looked for in all tests. Of Prometheus there is one,
+which watches one story, and of Chromium."""
 
 COMPUTING = ("tests/chaos/",)
 """Where the tests are that wait for nothing."""
