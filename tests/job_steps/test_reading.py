@@ -335,3 +335,13 @@ def test_every_text_is_read_or_refused(text: str) -> None:
     """Nothing else comes out, whatever a file has."""
     with suppress(StepsInvalid):
         assert read_steps(text, source="f").source == "f"
+
+
+def test_files_mean_the_same_where_the_fast_parser_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Agents have the one that is written in Python; only what it says of text that is not YAML is different."""
+    monkeypatch.delattr("yaml.CSafeLoader")
+    assert read_steps(WHOLE, source="func.yml").steps[4].inputs["inputs"] == {"ref": "main"}
+    for text, error in MISTAKES:
+        with pytest.raises(StepsInvalid) as raised:
+            read_steps(text, source="f")
+        assert str(raised.value).startswith(error) or "not YAML" in str(raised.value)
