@@ -31,28 +31,26 @@ from taskscaler_gitlab._dispatch import Ceilings, Decision
 from taskscaler_gitlab._finished import FinishedJob, finished, keep
 from taskscaler_gitlab._gate import Gate
 from taskscaler_gitlab._gitlab import about, client_of
-from taskscaler_gitlab._keeping import Limits, outdated
 from taskscaler_gitlab._limits import Facts, describe
-from taskscaler_gitlab._manager_caches import tidy
 from taskscaler_gitlab._metrics import CellStanding, RunnerMetrics, Standing, runner_label
 from taskscaler_gitlab._noted_settings import NotedSettings
 from taskscaler_gitlab._paused import is_paused, pause, unpause
 from taskscaler_gitlab._record import KEYS, JobDirectory, Left, Record, Stage, found, hold, read_left
+from taskscaler_gitlab._resuming import Resuming
 from taskscaler_gitlab._settings import RunnerSettings
+from taskscaler_gitlab._strays import Strays
 from taskscaler_gitlab._system_id import has_no_strays, may_have_strays, system_id
+from taskscaler_gitlab._tidying import tidy_caches, tidy_jobs
 from taskscaler_gitlab._token_care import TokenCare
 from taskscaler_gitlab._traces import Follows
 from taskscaler_gitlab._unforeseen import Unforeseen
 from taskscaler_gitlab._view import JobView
-from taskscaler_gitlab._work import FAREWELL, OwnRuns, Runs, Shop, Work, end_there, let_go, replaced
+from taskscaler_gitlab._work import FAREWELL, OwnRuns, Runs, Shop, Work
 from taskscaler_gitlab.cells._cell import Cell, cells_of
 from taskscaler_gitlab.relay import Relays, RelayWork
 
 REPORTING = 5.0
 """Seconds for which a job that had to be ended is waited for beyond that, so that GitLab learns of it."""
-
-REMEMBERED = 100
-"""Jobs that are over of which the daemon still knows, if they are within the limits of ``retention``."""
 
 TIDIED = 3600.0
 """Seconds between two looks at what has become too old."""
@@ -306,7 +304,7 @@ class RunnerService:
                 " cannot be reported, so GitLab fails it when its time is over"
             )
         else:
-            work = self._resumed(cell, left, left.job)
+            work = self._resuming.resume(cell, left, left.job)
             self._works[left.directory.path.name] = work
             if work.wreck:
                 self.say(
@@ -314,49 +312,16 @@ class RunnerService:
                     " and it is reported as failed"
                 )
 
-    def _resumed(self, cell: Cell, left: Left, job: Job) -> Work:
-        """Go on with a job, with the settings with which it was begun. Blocks."""
-        shop, record, why = cell.shop, left.standing, left.reason
-        is_ended_by = left.record is not None or not self._have_changed
-        if record.settings not in ("", cell.noted) and not why and record.stage is not Stage.ENDED:
-            has_begun = self.runs.has_begun(left.directory.path)
-            changed = None if has_begun else self._with_settings(cell.noted, left, record)
-            if changed is None:
-                shop, why = self._shop_with(cell, record.settings, job)
-                is_ended_by = not why
-            else:
-                record = changed
-        return Work(shop, job, left.directory, record, is_ended_by, why)
-
-    @staticmethod
-    def _with_settings(name: str, left: Left, record: Record) -> Record | None:
-        """Note down that a job is begun with the settings of now; None: it cannot be, so it keeps the others. Blocks.
-
-        Otherwise the next start would look for it with those.
-        """
-        changed = evolve(record, settings=name)
-        try:
-            left.directory.note(changed)
-        except OSError as error:
-            log.warning("settings_not_noted_down", extra={"error": str(SystemRefused(error))})
-            return None
-        return changed
-
-    def _shop_with(self, cell: Cell, settings: str, job: Job) -> tuple[Shop, str]:
-        """What a job needs that was begun with other settings, or why that cannot be had. Blocks."""
-        now = cell.settings
-        try:
-            noted = self._noted_settings.read(settings, now)
-            executor = executor_of(evolve(self.config, runner=noted)) if _differ(noted, now) else self.executor
-        except Exception as error:  # noqa: BLE001  (it is said, and ends the job)
-            why = (isinstance(error, OSError) and error.strerror) or one_line(str(error))
-            return cell.shop, f"the settings that it started with cannot be used: {why}"
-        if noted.kind != now.kind:
-            self.say(
-                f'note: the job {job.id} was started with executor = "{noted.executor}", and keeps it;'
-                f" later ones run with {now.executor}"
-            )
-        return evolve(cell.shop, settings=noted, executor=executor), ""
+    @property
+    def _resuming(self) -> Resuming:
+        return Resuming(
+            runs=self.runs,
+            executor=self.executor,
+            make=lambda settings: executor_of(evolve(self.config, runner=settings)),
+            settings=self._noted_settings,
+            have_changed=self._have_changed,
+            say=self.say,
+        )
 
     @property
     def _noted_settings(self) -> NotedSettings:
@@ -759,24 +724,9 @@ class RunnerService:
             await anyio.sleep(TIDIED)
 
     async def _tidy(self) -> None:
-        """Keep the logs of the last jobs that are over, within the limits of the settings."""
-        retention = self.config.runner.taskscaler.retention
-        limits = Limits(age=retention.age, size=retention.size, most=REMEMBERED)
-        kept = [*self._finished.values()]
-        sizes = await to_thread.run_sync(lambda: [each.kept for each in kept])
-        for name in outdated(sizes, limits, self._clock.now()):
-            if (job := self._finished.pop(name, None)) is not None:  # somebody else may have forgotten it meanwhile
-                await to_thread.run_sync(job.directory.remove)
-        await self._tidy_caches()
-
-    async def _tidy_caches(self) -> None:
-        """Keep the caches on this machine within the limits of the settings."""
-        own = self.config.runner.taskscaler
-        if own.cache_on_manager is None:
-            return
-        limits, now = Limits(age=own.cache_retention.age, size=own.cache_retention.size), self._clock.now()
-        if gone := await to_thread.run_sync(tidy, Path(own.cache_on_manager), limits, now):
-            log.info("caches_removed", extra={"caches": len(gone)})
+        own, now = self.config.runner.taskscaler, self._clock.now()
+        await tidy_jobs(self._finished, own, now)
+        await tidy_caches(own, now)
 
     def _give_back_strays(self) -> None:
         """End the leases of an earlier daemon's jobs that are not resumed, and what runs there.
@@ -789,47 +739,26 @@ class RunnerService:
         )
         is_known = not self._is_new and all(left.key for left in self._left) and "" not in self._relays.lost
         strays = [each.key for each in self._scaler.detached if each.key.startswith(KEYS) and each.key not in ours]
-        self._tasks.start_soon(self._give_all_back, strays, is_known)
+        self._tasks.start_soon(partial(self._give_back, strays, is_over=is_known))
         for key in self._relays.lost:
-            self._tasks.start_soon(self._give_back, key, False)
+            self._tasks.start_soon(partial(self._strays.give_back, key, is_over=False))
         for left in self._left:
-            self._tasks.start_soon(self._give_up, left)
+            self._tasks.start_soon(partial(self._strays.give_up, left, is_ours=self._knows(left)))
 
-    async def _give_all_back(self, keys: Sequence[str], is_over: bool) -> None:  # noqa: FBT001  (start_soon has no keywords)
-        given: list[bool] = []
-        async with anyio.create_task_group() as tasks:
-
-            async def give(key: str) -> None:
-                given.append(await self._give_back(key, is_over))
-
-            for key in keys:
-                tasks.start_soon(give, key)
-        if self._is_new and all(given):
+    async def _give_back(self, keys: Sequence[str], *, is_over: bool) -> None:
+        if await self._strays.give_all_back(keys, is_over=is_over) and self._is_new:
             with suppress(OSError):  # then instances are replaced once more, where they need not be
                 await to_thread.run_sync(has_no_strays, self.directory)
 
-    async def _give_back(self, key: str, is_over: bool) -> bool:  # noqa: FBT001  (likewise)
-        with self._unforeseen.contained("stray_stays", key=key):
-            await let_go(self._scaler, key, self._relays.clear if is_over else replaced)
-            return True
-        return False
+    @property
+    def _strays(self) -> Strays:
+        return Strays(self._scaler, self._relays, self.runs, self.executor, self._unforeseen, self._shelf)
 
-    async def _give_up(self, left: Left) -> None:
-        """End a job that is not resumed, as far as that can be done, and leave nothing of it here."""
-        with self._unforeseen.contained("job_stays", path=str(left.directory.path)):
-            noted = {cell.origin: cell.noted for cell in self._cells}.get(left.origin)
-            is_known = not self._have_changed if left.record is None else left.record.settings in ("", noted)
-            is_ours = noted is not None and is_known
-            end = partial(end_there, self.runs, self.executor, directory=left.directory.path)
-            await let_go(self._scaler, left.key, end if is_ours else replaced)
-            if left.problem:
-                await to_thread.run_sync(left.directory.copy_aside, self._shelf)
-            await to_thread.run_sync(left.directory.remove)
-
-
-def _differ(noted: RunnerSettings, now: RunnerSettings) -> bool:
-    """Whether jobs with these settings need executors of their own."""
-    return (noted.kind, noted.docker, noted.has_sidecars) != (now.kind, now.docker, now.has_sidecars)
+    def _knows(self, left: Left) -> bool:
+        """Whether a job that is not resumed was begun with settings of now, by one of our GitLabs."""
+        noted = {cell.origin: cell.noted for cell in self._cells}.get(left.origin)
+        is_known = not self._have_changed if left.record is None else left.record.settings in ("", noted)
+        return noted is not None and is_known
 
 
 def _read_again(config: ServiceConfig) -> ServiceConfig:
