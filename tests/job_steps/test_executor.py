@@ -344,7 +344,7 @@ async def test_a_policys_time_is_a_jobs(bench: Bench) -> None:
     [
         (
             lambda: StepsConfig(step_runner="x", policy=PolicySettings(commits=True)),
-            "step_runner loads what steps refer",
+            "or no step_runner, which loads what steps refer",
         ),
         (lambda: PolicySettings(before=({"name": "x"},)), "steps in before"),
         (lambda: PolicySettings(after=({"name": "x", "script": "true", "when": 1},)), "steps in after"),

@@ -107,9 +107,25 @@ def test_what_is_wrong_is_said_before_there_is_an_instance(tmp_path: Path, more:
 def test_steps_that_cannot_be_read(tmp_path: Path, wrong: str, right: str, said: str) -> None:
     """The reader's own words, without a line that would be none of the file's."""
     found = problem(tmp_path, HEAD, STEPS.replace(wrong, right))
-    assert "options.steps" in found
+    assert found.startswith("jobs[0].options.steps")
     assert said in found
     assert "steps:1" not in found
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ("srcipt = 1", "expected steps that can be read (unknown key `srcipt` in a step; did you mean `script`?)"),
+        ('script = "true" }]\nstep = "./x"\nx = [{', "unknown key `x`"),
+    ],
+)
+def test_a_mistake_reads_as_a_sentence(tmp_path: Path, more: str, message: str) -> None:
+    """Not as the tuple that an error may be."""
+    table = f'[[jobs]]\nname = "a"\n[jobs.options.steps]\nsteps = [{{ name = "x", {more} }}]\n'
+    with pytest.raises(ConfigError) as caught:
+        jobs(tmp_path, HEAD, table)
+    assert message in str(caught.value)
+    assert "('" not in str(caught.value)
 
 
 def test_a_stream_has_jobs_of_steps_too(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from fleeting import MemoryJournal
 from fleeting.testing import FakeCloud
 from gitlab_jobs import shorten
 from gitlab_jobs.testing import FakeGitLab, State
+from job_steps.executor import PolicySettings
 from taskscaler import Policy
 from taskscaler.executors.instance import InstanceExecutor
 from taskscaler_gitlab import DockerSettings, OwnSettings, RunnerSettings
@@ -202,3 +203,17 @@ def test_settings_are_read_as_they_were_noted(tmp_path: Path) -> None:
     assert {stat.S_IMODE(each.stat().st_mode) for each in noted.path.iterdir()} == {0o600}
     noted.forget_others({other})
     assert [each.stem for each in noted.path.iterdir()] == [other]
+
+
+def test_a_policy_of_steps_is_noted_as_it_was(tmp_path: Path) -> None:
+    """Durations and steps included: a job that outlives its runner keeps it."""
+    scan: dict[str, object] = {"name": "scan", "step": "./scan", "env": {"A": "b"}, "inputs": {"x": [1, True, 2.5]}}
+    policy = PolicySettings(allowed_git=("gitlab.com/*",), commits=True, before=(scan,), timeout=3.5)
+    settings = RunnerSettings(
+        url="https://gitlab.example.com",
+        token="glrt-0123456789",
+        executor="instance",
+        taskscaler=OwnSettings(steps_policy=policy),
+    )
+    noted = NotedSettings(tmp_path / "settings")
+    assert noted.read(noted.keep(settings), settings).taskscaler == settings.taskscaler

@@ -13,6 +13,7 @@ from typing import Any
 
 from attrs import Attribute, asdict, evolve, frozen
 
+from fleeting import Duration
 from fleeting.plugins import make_private, structure, write_whole
 from gitlab_jobs import shorten
 from taskscaler_gitlab._settings import RunnerSettings
@@ -75,7 +76,13 @@ _OF_RUNNER = frozenset({"retention", "cache_retention", "state_dir", "upstreams"
 
 def _encode(settings: RunnerSettings) -> bytes:
     noted = evolve(settings, token=_beginning(settings.token))
-    return json.dumps(asdict(noted, filter=_is_of_jobs), sort_keys=True).encode()
+    return json.dumps(asdict(noted, filter=_is_of_jobs, value_serializer=_written), sort_keys=True).encode()
+
+
+def _written(_: object, field: "Attribute[Any] | None", value: object) -> object:
+    """Write a duration as the schema reads it, with its unit."""
+    is_duration = field is not None and field.type in (Duration, Duration | None)
+    return f"{value:.9f}s" if is_duration and isinstance(value, float | int) else value
 
 
 def _beginning(token: str) -> str:

@@ -67,7 +67,7 @@ def _see_that_they_can_be_read(key: str, steps: tuple[dict[str, object], ...]) -
     try:
         read_steps(written(steps), source=key)
     except (StepsInvalid, TypeError, ValueError) as error:
-        raise ValueError(f"steps in {key} that can be read", why(error)) from error
+        raise ValueError(f"steps in {key} that can be read ({why(error)})") from error
 
 
 def why(error: Exception) -> str:
@@ -99,7 +99,5 @@ class StepsConfig:
         """See that whoever runs the steps can do what the policy says."""
         if self.step_runner is not None and self.policy.policy.restricts:
             raise ValueError(
-                "a policy that refuses no step, or no step_runner",
-                "both",
-                ", and step_runner loads what steps refer to without asking",
+                "a policy that refuses no step, or no step_runner, which loads what steps refer to without asking"
             )

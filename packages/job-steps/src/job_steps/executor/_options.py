@@ -25,13 +25,13 @@ class StepsOptions:
     def __attrs_post_init__(self) -> None:
         """See that they can be read."""
         if self.steps and self.step is not None:
-            raise ValueError("either steps or step", "both")
+            raise ValueError("either steps or step")
         if self.inputs and self.step is None:
-            raise ValueError("a step for the inputs", "none")
+            raise ValueError("a step for the inputs")
         try:
             self.function()
         except (StepsInvalid, TypeError, ValueError) as error:
-            raise ValueError("steps that can be read", why(error)) from error
+            raise ValueError(f"steps that can be read ({why(error)})") from error
 
     @property
     def stands_for_script(self) -> bool:
