@@ -17,6 +17,7 @@ from attrs import frozen
 from job_steps import _zipapp
 from job_steps._agent._job import KeptJob, directory_of
 from job_steps._agent._log import JobLog
+from job_steps._agent._main import main
 from job_steps._agent._running import Rules
 from job_steps._agent._service import Service
 from job_steps._grpc_server import serve
@@ -191,17 +192,20 @@ def test_a_request_runs_with_its_log_on_standard_output(placed: Path, tmp_path: 
         ({"steps": "", "variables": [{"name": "x"}]}, "variables: expected objects with key, value, file and masked"),
         ({"steps": "", "env": {"A": 1}}, "env: expected strings"),
         ({"steps": "[]", "work_dir": "here"}, "work_dir: expected an absolute path, found 'here'"),
-        ({"steps": "[", "work_dir": "/"}, "steps:1: "),
+        ({"steps": "[", "work_dir": "/"}, "not YAML"),
     ],
 )
 def test_a_request_that_is_none_says_so_in_one_sentence(
-    placed: Path, tmp_path: Path, request_: object, said: str
+    tmp_path: Path, request_: object, said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Nothing was run: the exit status is 2."""
-    ran = _run(placed, tmp_path, request_)
-    assert (ran.status, ran.output) == (2, "")
-    assert said in ran.complaint
-    assert ran.complaint.count("\n") == 1
+    file = tmp_path / "request.json"
+    file.write_text(request_ if isinstance(request_, str) else json.dumps(request_))
+    assert main(["run", str(file)]) == 2
+    heard = capsys.readouterr()
+    assert heard.out == ""
+    assert said in heard.err
+    assert heard.err.count("\n") == 1
 
 
 # --- rules ---------------------------------------------------------------------------------------------------
@@ -226,12 +230,14 @@ async def test_the_agents_rules_hold_whatever_a_manager_says(tmp_path: Path) -> 
                 tasks.cancel_scope.cancel()
 
 
-def test_a_policy_that_is_none_keeps_the_agent_from_starting(placed: Path, tmp_path: Path) -> None:
+def test_a_policy_that_is_none_keeps_the_agent_from_starting(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Rather than from applying it."""
     (tmp_path / "policy.json").write_text('{"scriptz": false}')
-    ran = _run(placed, tmp_path, {"steps": "[]", "work_dir": "/"}, "--policy", str(tmp_path / "policy.json"))
-    assert ran.status == 2
-    assert "unknown key 'scriptz' in a policy" in ran.complaint
+    assert main(["serve", str(tmp_path / "agent"), "--policy", str(tmp_path / "policy.json")]) == 2
+    assert "unknown key 'scriptz' in a policy" in capsys.readouterr().err
+    assert not (tmp_path / "agent").exists()
 
 
 def test_the_shortest_time_of_all_rules_counts() -> None:

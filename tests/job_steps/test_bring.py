@@ -19,7 +19,7 @@ from job_steps.client import (
     Code,
     ConnectionLost,
     RunRequest,
-    State,
+    RunState,
     bring_agent,
     place_agent,
     reach,
@@ -101,7 +101,7 @@ async def test_a_job_runs_once_and_is_known_until_it_is_closed(instance: PosixCo
         assert await log_of(client, "1", len(log)) == await log_of(client, "1", 1 << 40) == b""
         assert (tmp_path / "work" / "ran").read_text() == "once\n"
         status = await client.status("1")
-        assert (status.id, status.state, status.cause) == ("1", State.SUCCESS, Cause.NONE)
+        assert (status.id, status.state, status.cause) == ("1", RunState.SUCCESS, Cause.NONE)
         assert status.started_at is not None
         assert status.ended_at is not None
         assert status.ended_at >= status.started_at
@@ -129,7 +129,7 @@ async def test_it_is_placed_once_started_once_and_found_again(instance: PosixCon
             assert other.socket == agent.socket
             assert [job.id for job in await other.client.statuses()] == ["1"]
     async with reach(instance, agent.socket) as client:
-        assert (await client.status("1")).state is State.RUNNING
+        assert (await client.status("1")).state is RunState.RUNNING
         await client.close("1")
     assert len(await instance.list_detached()) == 1
 
@@ -168,7 +168,7 @@ async def test_an_agent_that_was_killed_leaves_its_jobs_defined(local: PosixConn
         assert results.tree is not None
         assert results.tree["status"] == "success"
         lost = await client.status("killer")
-        assert (lost.state, lost.cause) == (State.FAILURE, Cause.LOST)
+        assert (lost.state, lost.cause) == (RunState.FAILURE, Cause.LOST)
         assert "the agent ended while this job ran" in lost.message
         await client.run(_script("echo again > again", "killer", directory=tmp_path))
         assert await log_of(client, "killer") != b""
@@ -183,7 +183,7 @@ async def test_a_socket_that_a_step_removes_is_put_up_again(local: PosixConnecti
         await agent.client.run(_script(f"rm -rf {directory}/*; echo gone", directory=tmp_path))
         assert (await log_of(agent.client, "1")).endswith(b"gone\n")
         async with bring_agent(local) as other:
-            assert (await other.client.status("1")).state is State.SUCCESS
+            assert (await other.client.status("1")).state is RunState.SUCCESS
             await other.client.close("1")
 
 
@@ -233,7 +233,7 @@ async def test_a_time_limit_is_the_agents_to_keep(local: PosixConnection, tmp_pa
         await agent.client.run(_script("sleep 1000", directory=tmp_path, time_limit=0.3))
         await log_of(agent.client, "1")
         status = await agent.client.status("1")
-        assert (status.state, status.cause) == (State.CANCELLED, Cause.TIMED_OUT)
+        assert (status.state, status.cause) == (RunState.CANCELLED, Cause.TIMED_OUT)
         assert status.message == "its time limit of 0.3 s was over"
 
 
@@ -253,29 +253,28 @@ async def test_results_grow_while_a_job_runs(local: PosixConnection, tmp_path: P
         assert len(seen) > 1
 
 
-@pytest.mark.parametrize(
-    ("request_", "code", "said"),
-    [
-        (
-            RunRequest(id="1", steps="- {name: a, script: x, inptus: {}}", work_dir="/"),
-            Code.INVALID_ARGUMENT,
-            "inputs",
-        ),
-        (RunRequest(id="1", steps="[" * 100_000, work_dir="/"), Code.INVALID_ARGUMENT, "steps:1"),
-        (RunRequest(id="1", steps="[]", work_dir="here"), Code.INVALID_ARGUMENT, "an absolute path, found 'here'"),
-        (RunRequest(id="", steps="[]", work_dir="/"), Code.INVALID_ARGUMENT, "1 to 255 characters"),
-        (RunRequest(id="1", steps="[]", work_dir="/", env={"A=B": "x"}), Code.INVALID_ARGUMENT, "'A=B' cannot be"),
-        (RunRequest(id="1", steps="[]", work_dir="/dev/null/x"), Code.FAILED_PRECONDITION, "Not a directory"),
-    ],
-)
-async def test_a_request_that_cannot_be_carried_out_starts_nothing(
-    local: PosixConnection, request_: RunRequest, code: Code, said: str
-) -> None:
+REFUSED = [
+    (RunRequest(id="1", steps="- {name: a, script: x, inptus: {}}", work_dir="/"), Code.INVALID_ARGUMENT, "inputs"),
+    (RunRequest(id="1", steps="[" * 100_000, work_dir="/"), Code.INVALID_ARGUMENT, "steps:1"),
+    (RunRequest(id="1", steps="[]", work_dir="here"), Code.INVALID_ARGUMENT, "an absolute path, found 'here'"),
+    (RunRequest(id="", steps="[]", work_dir="/"), Code.INVALID_ARGUMENT, "1 to 255 characters"),
+    (RunRequest(id="1", steps="[]", work_dir="/", env={"A=B": "x"}), Code.INVALID_ARGUMENT, "'A=B' cannot be"),
+    (
+        RunRequest(id="1", steps="- {name: a, script: x}", work_dir="/dev/null/x"),
+        Code.FAILED_PRECONDITION,
+        "Not a directory",
+    ),
+]
+"""Requests that cannot be carried out, with what is said of each."""
+
+
+async def test_a_request_that_cannot_be_carried_out_starts_nothing(local: PosixConnection) -> None:
     """One sentence says why; the id is free."""
     async with bring_agent(local) as agent:
-        with pytest.raises(CallFailed, match=re.escape(said)) as failed:
-            await agent.client.run(request_)
-        assert failed.value.code is code
+        for request, code, said in REFUSED:
+            with pytest.raises(CallFailed, match=re.escape(said)) as failed:
+                await agent.client.run(request)
+            assert failed.value.code is code
         assert await agent.client.statuses() == []
 
 
@@ -334,7 +333,7 @@ async def test_an_agent_that_is_told_to_end_ends_its_jobs(placed: Path, tmp_path
         assert await process.wait() == 0
     async with agent(placed, tmp_path / "agent") as (_, client):
         status = await client.status("1")
-        assert (status.state, status.cause) == (State.CANCELLED, Cause.CLOSED)
+        assert (status.state, status.cause) == (RunState.CANCELLED, Cause.CLOSED)
 
 
 async def test_what_is_said_when_the_agent_cannot_be_placed(empty: PosixConnection) -> None:

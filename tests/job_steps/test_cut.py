@@ -16,7 +16,7 @@ from job_steps._agent._service import Service
 from job_steps._call_status import CallStatus, Code
 from job_steps._grpc import Callee, CallEnded, Caller, CallReceived, ConnectionEnded, GrpcEvent, MessageReceived
 from job_steps._grpc_server import serve
-from job_steps.client import ConnectionLost, JobStatus, RunRequest, State, StepRunnerClient, step_runner
+from job_steps.client import ConnectionLost, JobStatus, RunRequest, RunState, StepRunnerClient, step_runner
 
 PATIENCE = 120
 
@@ -161,7 +161,7 @@ async def test_a_connection_may_be_cut_after_every_piece_that_is_sent(tmp_path: 
                 steps = "- {name: a, script: 'echo once >> ran; echo one'}\n- {name: b, script: echo two}\n"
                 manager = _Manager(service, tasks, _Line(cuts))
                 status = await manager.see_through(RunRequest(id=f"job {cuts}", steps=steps, work_dir=str(work)))
-                assert status.state is State.SUCCESS
+                assert status.state is RunState.SUCCESS
                 assert bytes(manager.log) == b'Running step "a"\none\nRunning step "b"\ntwo\n'
                 assert _text(work / "ran") == "once\n"
                 if manager.connections == 1:

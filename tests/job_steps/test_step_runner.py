@@ -10,7 +10,7 @@ import anyio
 import pytest
 
 from job_steps import Variable
-from job_steps.client import CallFailed, Code, RunRequest, State, StepRunnerClient, step_runner
+from job_steps.client import CallFailed, Code, RunRequest, RunState, StepRunnerClient, step_runner
 from tests.fleeting.local_agents import POLL
 from tests.job_steps.agents import PATIENCE, agent, log_of, log_until
 
@@ -81,7 +81,7 @@ async def test_a_job_runs_once_and_its_log_can_be_read_from_anywhere(connect: Co
         await client.run(asked)
         assert (tmp_path / "ran").read_text() == "once\n"
         status = await client.status("1")
-        assert (status.state, status.message) == (State.SUCCESS, "")
+        assert (status.state, status.message) == (RunState.SUCCESS, "")
         assert status.started_at is not None
         assert status.ended_at is not None
         assert await client.statuses() == [status]
@@ -95,7 +95,7 @@ async def test_a_job_that_fails_says_so(connect: Connect, tmp_path: Path) -> Non
         await client.run(_request(tmp_path, "echo before; exit 3"))
         assert b"before\n" in await log_of(client, "1")
         status = await client.status("1")
-        assert status.state is State.FAILURE
+        assert status.state is RunState.FAILURE
         assert "exit status 3" in status.message
 
 
@@ -136,7 +136,7 @@ async def test_many_jobs_at_one_time_are_kept_apart(connect: Connect, tmp_path: 
             for number in range(8):
                 tasks.start_soon(see_through, client, f"job-{number}")
         assert {job: log.splitlines()[-1].decode() for job, log in logs.items()} == {job: job for job in logs}
-        assert {job.state for job in await client.statuses()} == {State.SUCCESS}
+        assert {job.state for job in await client.statuses()} == {RunState.SUCCESS}
 
 
 @pytest.mark.parametrize("steps", ["nonsense", "spec: {}\n---\nrun: 5\n", "spec: {}\n---\nrun: [{name: a}]\n", ""])

@@ -13,7 +13,7 @@ from job_steps import _messages as says
 from job_steps._call_errors import CallFailed
 from job_steps._call_status import Code
 from job_steps._grpc_client import GrpcClient, Responses, connect
-from job_steps._messages import Cause, State
+from job_steps._messages import Cause, RunState
 from job_steps._protobuf import MalformedMessage, decode, encode
 from job_steps._run import Variable
 
@@ -56,7 +56,7 @@ class JobStatus:
     id: str
     """As it was given."""
 
-    state: State
+    state: RunState
     """Where it has got to."""
 
     message: str = ""
@@ -206,7 +206,7 @@ def _read(kind: type[_M], answer: bytes) -> _M:
 
 def _status(one: says.StatusMessage) -> JobStatus:
     """Read how a job is; a state that nobody knows yet is one that is not over."""
-    state = State(one.status) if one.status in list(State) else State.UNSPECIFIED
+    state = RunState(one.status) if one.status in list(RunState) else RunState.UNSPECIFIED
     cause = Cause(one.cause) if one.cause in list(Cause) else Cause.NONE
     return JobStatus(
         id=one.id,

@@ -22,7 +22,7 @@ GET_RESULTS: Final = "/job_steps.Results/Get"
 FOLLOW_RESULTS: Final = "/job_steps.Results/Follow"
 
 
-class State(IntEnum):
+class RunState(IntEnum):
     """How a job is."""
 
     UNSPECIFIED = 0
@@ -37,7 +37,7 @@ class State(IntEnum):
     @property
     def is_over(self) -> bool:
         """Whether it stays like this."""
-        return self > State.RUNNING
+        return self > RunState.RUNNING
 
 
 class Cause(IntEnum):

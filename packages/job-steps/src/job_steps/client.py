@@ -9,7 +9,7 @@ from job_steps._bring import Agent, PlacedAgent, bring_agent, place_agent, reach
 from job_steps._call_errors import CallError, CallFailed, ConnectionLost
 from job_steps._call_status import Code
 from job_steps._client import JobStatus, Results, RunRequest, StepRunnerClient, step_runner
-from job_steps._messages import Cause, State
+from job_steps._messages import Cause, RunState
 
 __all__ = [
     "Agent",
@@ -23,7 +23,7 @@ __all__ = [
     "PlacedAgent",
     "Results",
     "RunRequest",
-    "State",
+    "RunState",
     "StepRunnerClient",
     "bring_agent",
     "place_agent",

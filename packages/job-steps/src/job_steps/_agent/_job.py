@@ -16,7 +16,7 @@ import anyio
 from attrs import define, field
 
 from job_steps._agent._log import JobLog
-from job_steps._messages import Cause, State, StatusMessage, Timestamp
+from job_steps._messages import Cause, RunState, StatusMessage, Timestamp
 from job_steps._results import StepResult
 
 LONGEST_ID: Final = 255  # characters
@@ -51,7 +51,7 @@ class KeptJob:
     mark: str = field(factory=lambda: secrets.token_hex(16))
     """In the environment of its processes."""
 
-    state: State = State.RUNNING
+    state: RunState = RunState.RUNNING
     message: str = ""
     cause: Cause = Cause.NONE
     started: datetime | None = None
@@ -89,7 +89,7 @@ class KeptJob:
         self.tree = result
         self._change()
 
-    def end(self, state: State, message: str = "", cause: Cause = Cause.NONE) -> None:
+    def end(self, state: RunState, message: str = "", cause: Cause = Cause.NONE) -> None:
         """Take note of its end, and let everybody know; a disk that takes nothing keeps the agent from nothing."""
         self.state, self.message, self.cause, self.ended = state, message, cause, now()
         self.log.end()
@@ -144,7 +144,7 @@ class KeptJob:
                 directory=directory,
                 log=JobLog(str(directory / _LOG), is_over=True),
                 mark=str(kept["mark"]),
-                state=State[kept["state"]],
+                state=RunState[kept["state"]],
                 message=str(kept["message"]),
                 cause=Cause[kept["cause"]],
                 started=_moment(kept["started"]),

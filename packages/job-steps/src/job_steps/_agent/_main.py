@@ -17,7 +17,7 @@ import anyio
 from job_steps._agent._leftovers import end_leftovers
 from job_steps._agent._running import Rules, prepare, run
 from job_steps._call_errors import CallFailed
-from job_steps._messages import Job, RunMessage, State, VariableMessage
+from job_steps._messages import Job, RunMessage, RunState, VariableMessage
 
 if TYPE_CHECKING:
     from job_steps import StepResult
@@ -51,7 +51,6 @@ def main(arguments: Sequence[str]) -> int:
     one.add_argument("--results", type=Path, help="a file for the tree of results, in JSON")
     commands.add_parser("check", help="do nothing: what the first call of all takes long for, is done then")
     given = parser.parse_args(arguments)
-    logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s")
     try:
         if given.command == "check":
             return 0
@@ -81,6 +80,7 @@ async def _serve(directory: Path, rules: Rules, idle_time: float) -> int:
     from job_steps._agent._service import Service
     from job_steps._grpc_server import serve
 
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s")
     jobs = _make(directory)
     with _alone(directory) as is_alone:
         if not is_alone:
@@ -176,7 +176,7 @@ async def _run(asked: RunMessage, rules: Rules, results: Path | None) -> int:
     if outcome.message:
         _complain(outcome.message)
     failed = outcome.result.failed() if outcome.result else None
-    return 0 if outcome.state is State.SUCCESS else (failed and failed.exit_code) or 1
+    return 0 if outcome.state is RunState.SUCCESS else (failed and failed.exit_code) or 1
 
 
 def _keep(results: Path, tree: "StepResult") -> None:

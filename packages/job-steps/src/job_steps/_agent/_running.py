@@ -13,13 +13,13 @@ from job_steps._agent._leftovers import MARK
 from job_steps._call_errors import CallFailed
 from job_steps._call_status import Code
 from job_steps._errors import JobStepsError
-from job_steps._messages import Cause, Job, RunMessage, State
+from job_steps._messages import Cause, Job, RunMessage, RunState
 
 if TYPE_CHECKING:
     from job_steps import Function, StepResult, Variable
     from job_steps._policy import Policy
 
-_STATES: Final = {"success": State.SUCCESS, "failure": State.FAILURE, "cancelled": State.CANCELLED}
+_STATES: Final = {"success": RunState.SUCCESS, "failure": RunState.FAILURE, "cancelled": RunState.CANCELLED}
 
 
 @frozen
@@ -89,7 +89,7 @@ class Prepared:
 class Outcome:
     """What became of it."""
 
-    state: State
+    state: RunState
     message: str = ""
     cause: Cause = Cause.NONE
     result: "StepResult | None" = None
@@ -174,5 +174,5 @@ async def run(
         )
         return Outcome(state=_STATES[result.status.value], message=result.error or "", result=result)
     return Outcome(
-        state=State.CANCELLED, message=f"its time limit of {prepared.time_limit:g} s was over", cause=Cause.TIMED_OUT
+        state=RunState.CANCELLED, message=f"its time limit of {prepared.time_limit:g} s was over", cause=Cause.TIMED_OUT
     )

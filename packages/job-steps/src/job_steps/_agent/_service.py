@@ -19,7 +19,7 @@ from job_steps._call_errors import CallFailed
 from job_steps._call_status import Code
 from job_steps._grpc import LONGEST_MESSAGE
 from job_steps._grpc_server import Handler, Respond
-from job_steps._messages import Cause, State
+from job_steps._messages import Cause, RunState
 from job_steps._protobuf import MalformedMessage, decode, encode
 
 _log = logging.getLogger("job_steps.agent")
@@ -59,7 +59,7 @@ class Service:
         for job in self._jobs.values():
             if not job.state.is_over:
                 await to_thread.run_sync(end_leftovers, job.mark)
-                job.end(State.FAILURE, LOST, Cause.LOST)
+                job.end(RunState.FAILURE, LOST, Cause.LOST)
 
     @property
     def running(self) -> int:
@@ -113,10 +113,10 @@ class Service:
                 job.end(outcome.state, outcome.message, outcome.cause)
         except Exception:  # noqa: BLE001  (one job's is no reason to end the others)
             _log.exception("step_job_failed", extra={"job": job.id})
-            job.end(State.FAILURE, "the agent has an error of its own; see what it logs")
+            job.end(RunState.FAILURE, "the agent has an error of its own; see what it logs")
         finally:
             if not job.state.is_over:
-                job.end(State.CANCELLED, "it was closed, or the agent was ended", Cause.CLOSED)
+                job.end(RunState.CANCELLED, "it was closed, or the agent was ended", Cause.CLOSED)
 
     async def _status(self, asked: says.ById) -> says.StatusesMessage:
         jobs = [self._job(asked.id)] if asked.id else self._jobs.values()

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from fleeting import Usage
 from job_steps import StepResult
-from job_steps.client import Cause, JobStatus, State
+from job_steps.client import Cause, JobStatus, RunState
 from job_steps.executor._list import SCRIPT
 from taskscaler.executors import JobOutcome, Verdict
 
@@ -21,7 +21,7 @@ def outcome_of(status: JobStatus, result: StepResult | None, *, timed_out: str) 
         result: What it says of each; None if it does not.
         timed_out: The reason to give if they took too long.
     """
-    if status.state is State.SUCCESS:
+    if status.state is RunState.SUCCESS:
         return JobOutcome(verdict=Verdict.SUCCEEDED, exit_code=0)
     if status.cause is Cause.TIMED_OUT:
         return JobOutcome(verdict=Verdict.TIMED_OUT, why=timed_out)
