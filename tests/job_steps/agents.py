@@ -27,9 +27,13 @@ def place(home: Path) -> None:
 
 
 @asynccontextmanager
-async def agent(placed: Path, directory: Path) -> AsyncIterator[tuple[Process, StepRunnerClient]]:
-    """An agent of what was placed, with its own directory."""
-    command = (sys.executable, f"{placed}/{zipapp().name}/agent.pyz", "serve", str(directory))
+async def agent(
+    placed: Path, directory: Path, *, files: int | None = None
+) -> AsyncIterator[tuple[Process, StepRunnerClient]]:
+    """An agent of what was placed, with its own directory, and with as many open files as it may have."""
+    limit = f"ulimit -n {files} || exit; " if files else ""
+    started = (sys.executable, f"{placed}/{zipapp().name}/agent.pyz", "serve", str(directory))
+    command = ("/bin/sh", "-c", f'{limit}exec "$@"', "sh", *started)
     with anyio.fail_after(PATIENCE):
         async with await anyio.open_process(command, stderr=None) as process:
             assert process.stdout is not None

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import zipfile
 from collections import namedtuple
+from contextlib import AsyncExitStack
 from io import BytesIO
 from pathlib import Path
 
@@ -22,7 +23,7 @@ from job_steps._agent._running import Rules
 from job_steps._agent._service import Service
 from job_steps._grpc_server import serve
 from job_steps.client import CallFailed, Code, RunRequest, step_runner
-from tests.job_steps.agents import PATIENCE
+from tests.job_steps.agents import PATIENCE, agent
 
 ZIPAPP_MAIN = Path(_zipapp.__file__).with_name("_zipapp_main.py")
 
@@ -154,8 +155,8 @@ class Ran:
 def _run(placed: Path, directory: Path, request: object, *options: str) -> Ran:
     """Have the agent run one request."""
     (directory / "request.json").write_text(request if isinstance(request, str) else json.dumps(request))
-    agent = f"{placed}/{_zipapp.zipapp().name}/agent.pyz"
-    command = [sys.executable, agent, "run", str(directory / "request.json"), *options]
+    program = f"{placed}/{_zipapp.zipapp().name}/agent.pyz"
+    command = [sys.executable, program, "run", str(directory / "request.json"), *options]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE)
     return Ran(done.returncode, done.stdout, done.stderr)
 
@@ -206,6 +207,19 @@ def test_a_request_that_is_none_says_so_in_one_sentence(
     assert heard.out == ""
     assert said in heard.err
     assert heard.err.count("\n") == 1
+
+
+@pytest.mark.anyio
+async def test_an_agent_that_has_too_many_files_open_goes_on(placed: Path, tmp_path: Path) -> None:
+    """Those who are connected are served, and those who come once others have gone."""
+    socket = tmp_path / "agent" / "agent.sock"
+    async with agent(placed, tmp_path / "agent", files=40) as (_, client), AsyncExitStack() as many:
+        for _ in range(45):
+            await many.enter_async_context(await anyio.connect_unix(socket))
+        await client.statuses()
+        await many.aclose()
+        async with step_runner(await anyio.connect_unix(socket)) as later:
+            await later.statuses()
 
 
 # --- rules ---------------------------------------------------------------------------------------------------

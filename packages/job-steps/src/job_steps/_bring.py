@@ -34,6 +34,9 @@ _OTHER_LISTENS: Final = 75
 _KEPT_OUTPUT: Final = 1 << 20
 """Bytes of what an agent says, the first ones; what jobs say is in their logs."""
 
+_HEARD: Final = 64 << 10
+"""Bytes that are looked at of what an agent says; a login shell may have said something before it."""
+
 _LISTENING: Final = b"listening "
 """What the line begins with that says where."""
 
@@ -319,10 +322,10 @@ class _Attached:
             self._error = error
 
     async def _take(self, chunk: bytes) -> None:
-        if len(self._said) < _KEPT_OUTPUT:
+        if len(self._said) < _HEARD and not self._listens.is_set():
             self._said += chunk
-        if self._place_in_output():
-            self._listens.set()
+            if self._place_in_output():
+                self._listens.set()
 
     def _place_in_output(self) -> str:
         for line in bytes(self._said).split(b"\n")[:-1]:

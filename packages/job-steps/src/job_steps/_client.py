@@ -11,7 +11,7 @@ from attrs import field, frozen
 
 from job_steps import _messages as says
 from job_steps._call_errors import CallFailed
-from job_steps._call_status import Code
+from job_steps._call_status import LONGEST_SAID, Code
 from job_steps._grpc_client import GrpcClient, Responses, connect
 from job_steps._messages import Cause, RunState
 from job_steps._protobuf import MalformedMessage, decode, encode
@@ -211,7 +211,7 @@ def _status(one: says.StatusMessage) -> JobStatus:
     return JobStatus(
         id=one.id,
         state=state,
-        message=one.message,
+        message=one.message[:LONGEST_SAID],
         cause=cause,
         started_at=one.start_time.moment if one.start_time else None,
         ended_at=one.end_time.moment if one.end_time else None,

@@ -24,8 +24,8 @@ from job_steps._protobuf import MalformedMessage, decode, encode
 
 _log = logging.getLogger("job_steps.agent")
 
-MOST_JOBS: Final = 1000
-"""That are kept; a job that is over is kept until it is closed."""
+MOST_JOBS: Final = 500
+"""That are kept; a job that is over is kept until it is closed. Each has a file open, and systems allow 1,024."""
 
 END_TIMEOUT: Final = 100.0
 """Seconds that a job that is closed may take to end, after which its caller hears that it has not."""
