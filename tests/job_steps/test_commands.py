@@ -242,6 +242,111 @@ def test_a_job_is_replayed_with_its_variables(place: Path) -> None:
     assert json.loads(out)["steps"][1]["command"][-1].endswith("[MASKED]")
 
 
+SHELL = next(name for name in ("/usr/local/bin/bash", "/usr/bin/bash", "/bin/bash", "/bin/sh") if Path(name).exists())
+"""What scripts run in here."""
+
+BROKEN = """
+- name: login
+  func: ./login
+  inputs: {token: "${{ vars.TOKEN }}"}
+- name: bang
+  script: echo made > here; exit 7
+"""
+
+LOGIN = """
+spec: {inputs: {token: {type: string, sensitive: true}}, outputs: {key: {type: string}}}
+---
+env: {TOKEN: "${{ inputs.token }}"}
+exec: {command: [sh, -c, 'echo in; cp key ${{ output_file }}']}
+"""
+
+
+def at_breakpoints(place: Path, typed: str, *options: str) -> tuple[int, list[str], str]:
+    """Run steps that stop, and type something; returns how it ended, and what was printed, also in error."""
+    (place / "login").mkdir()
+    (place / "login" / "func.yml").write_text(LOGIN)
+    (place / "key").write_text('{"name":"key","value":"k1"}')
+    (place / "steps.yml").write_text(BROKEN)
+    arguments = ["run", "steps.yml", "--variable", "TOKEN=hunter2hunter2", *options]
+    done = CliRunner().invoke(main, arguments, input=typed, env={"SHELL": "/bin/sh"})
+    assert done.exception is None or isinstance(done.exception, SystemExit), done.output
+    return done.exit_code, done.stdout.splitlines(), done.stderr
+
+
+def test_a_run_stops_at_breakpoints(place: Path) -> None:
+    """Before a step and if it fails, or at one moment; secrets are masked, and what is typed wrongly is said."""
+    typed = "help\ninputs\nenv\noutputs\ncommand\nnonsense\n\nc\noutputs\ncontinue\ncontinue\ncommand\ncontinue\n"
+    code, out, err = at_breakpoints(place, typed, "--break", "log*:before", "--break", "login:after", "--break", "bang")
+    assert code == 1
+    assert out == [
+        'Running step "login"',
+        "before login; `help` for commands",
+        "(job-steps) inputs, env, outputs   what the step has, with secrets masked",
+        "command                what is run, and where",
+        "shell                  a shell in the step's directory, with its environment",
+        "continue, abort        go on, or cancel the run",
+        '(job-steps) token = "[MASKED]"',
+        '(job-steps) TOKEN = "[MASKED]"',
+        "(job-steps) no outputs",
+        '(job-steps) ["sh","-c","echo in; cp key ${{ output_file }}"]',
+        f"in {place}",
+        "(job-steps) `nonsense` is not a command; `help` shows those there are",
+        "(job-steps) (job-steps) in",
+        "after login; `help` for commands",
+        '(job-steps) key = "k1"',
+        '(job-steps) Running step "bang"',
+        "before bang; `help` for commands",
+        "(job-steps) failed: bang (exit status 7); `help` for commands",
+        f'(job-steps) ["{SHELL}","-c","echo made \\u003e here; exit 7"]',
+        f"in {place}",
+        "(job-steps) ",
+    ]
+    assert err == "error: step `bang`: the command ended with exit status 7\n"
+
+
+def test_a_run_is_aborted_at_a_breakpoint(place: Path) -> None:
+    """The step does not run, and the result is cancelled."""
+    code, out, err = at_breakpoints(place, "abort\n", "--break", "bang:before", "--json")
+    result = StepResult.from_dict(json.loads(out[0]))
+    assert (code, result.status.value, result.error) == (1, "cancelled", "aborted before bang")
+    assert [each.status.value for each in result.steps] == ["success", "cancelled"]
+    assert not (place / "here").exists()
+    assert "before bang; `help` for commands\n(job-steps) " in err
+
+
+def test_nobody_at_the_prompt_means_to_go_on(place: Path) -> None:
+    """A script's standard input has an end."""
+    code, out, _ = at_breakpoints(place, "", "--break", "login")
+    assert (code, out[:3]) == (1, ['Running step "login"', "before login; `help` for commands", "(job-steps) "])
+
+
+@pytest.mark.parametrize("text", ["", ":before", "a:b", "a:"])
+def test_a_breakpoint_that_means_nothing_is_refused(place: Path, text: str) -> None:
+    """Before anything runs."""
+    code, out, err = at_breakpoints(place, "", "--break", text)
+    assert (code, out) == (2, [])
+    assert err == f"error: --break {text}; expected STEP, or STEP with `:before`, `:after`, `:failure` behind it\n"
+
+
+def test_a_shell_at_a_breakpoint_has_the_steps_environment(place: Path) -> None:
+    """In its directory, with nothing masked; what a command that failed has left is there."""
+    typed = "shell\ncontinue\n"
+    (place / "login").mkdir()
+    (place / "login" / "func.yml").write_text(LOGIN)
+    (place / "key").write_text('{"name":"key","value":"k1"}')
+    (place / "steps.yml").write_text(BROKEN)
+    (place / "sh").write_text('#!/bin/sh\necho "$PWD $(cat here)"\n')
+    (place / "sh").chmod(0o755)
+    command = [sys.executable, "-c", "from job_steps.cli import main; main()", "run", "steps.yml"]
+    options = ["--variable", "TOKEN=hunter2hunter2", "--break", "bang:failure"]
+    done = subprocess.run(
+        [*command, *options], cwd=place, input=typed, capture_output=True, text=True, check=False,
+        env={**os.environ, "SHELL": str(place / "sh")},
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert f"{place} made\n" in done.stdout
+
+
 def test_memory_is_that_of_the_biggest_process(place: Path) -> None:
     """Of a child of a child, too; the command itself has little."""
     fill = f"{sys.executable} -c 'b\"x\" * (128 << 20)'; true"

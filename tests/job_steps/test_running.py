@@ -9,7 +9,19 @@ from pathlib import Path
 import anyio
 import pytest
 
-from job_steps import Origin, Resources, Status, Step, StepRefused, StepResult, Variable, read_steps, run_steps
+from job_steps import (
+    Decision,
+    Moment,
+    Origin,
+    Resources,
+    Status,
+    Step,
+    StepRefused,
+    StepResult,
+    Variable,
+    read_steps,
+    run_steps,
+)
 from job_steps._files import MAX_FILE
 from tests.job_steps.running import ENV, Project
 
@@ -305,6 +317,28 @@ async def test_every_step_is_asked_for_before_it_is_loaded(project: Project) -> 
     assert asked == [("a", "./outer", "job"), ("a/in", "../echo", "job"), ("b", "script", "job")]
     assert result.error == "step `b`: scripts are not allowed (rule `scripts`)"
     assert "no" not in project.lines
+
+
+async def test_each_command_has_its_moments(project: Project) -> None:
+    """Before, and after it or when it fails: with what is known of the step then, and its real environment."""
+    seen: list[tuple[str, str, int | None, object, str]] = []
+
+    async def at(moment: Moment) -> Decision:
+        await anyio.lowlevel.checkpoint()
+        result = moment.result
+        seen.append(("/".join(moment.path), moment.when.value, result.exit_code, result.outputs, moment.env["V"]))
+        return Decision.CONTINUE
+
+    project.add("outer", "spec:\n---\nrun: [{name: in, func: ../echo, inputs: {message: hi}}]\n")
+    text = "- {name: a, func: ./outer, env: {V: '${{ vars.V }}'}}\n- {name: b, script: exit 3, env: {V: b}}\n"
+    result = await project.run(text, variables=[Variable(key="V", value="hidden-value", is_masked=True)], at=at)
+    assert result.status is Status.FAILURE
+    assert seen == [
+        ("a/in", "before", None, {}, "hidden-value"),
+        ("a/in", "after", 0, {"message": "hi"}, "hidden-value"),
+        ("b", "before", None, {}, "b"),
+        ("b", "failure", 3, {}, "b"),
+    ]
 
 
 async def test_a_function_that_calls_itself_is_refused(project: Project) -> None:

@@ -5,6 +5,7 @@
 of a function.
 """
 
+from job_steps._breakpoints import Decision, Moment, When
 from job_steps._definitions import Exec, Function, Parameter, Step
 from job_steps._errors import JobStepsError, NotLoaded, ResultInvalid, StepFailed, StepRefused, StepsInvalid
 from job_steps._reading import read_steps
@@ -24,6 +25,7 @@ from job_steps._values import Value
 
 __all__ = [
     "BuiltinReference",
+    "Decision",
     "DynamicReference",
     "Exec",
     "Function",
@@ -31,6 +33,7 @@ __all__ = [
     "ImageReference",
     "JobStepsError",
     "LocalReference",
+    "Moment",
     "NotLoaded",
     "Origin",
     "Parameter",
@@ -45,6 +48,7 @@ __all__ = [
     "StepsInvalid",
     "Value",
     "Variable",
+    "When",
     "parse_reference",
     "read_steps",
     "run_steps",

@@ -3,7 +3,7 @@
 What is sensitive is masked before it comes here.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from typing import Any
 
@@ -124,6 +124,20 @@ class StepResult:
             return None
         below = next((found for each in self.steps if (found := each.failed())), None)
         return below or (self if self.status is Status.FAILURE else None)
+
+    def at(self, path: Sequence[str]) -> "StepResult":
+        """Find the result of a step by the names that lead to it; the last, of several of a name.
+
+        Raises:
+            KeyError: There is none.
+        """
+        here = self
+        for name in path:
+            below = next((each for each in reversed(here.steps) if each.name == name), None)
+            if below is None:
+                raise KeyError("/".join(path))
+            here = below
+        return here
 
     def walk(self) -> "Iterator[tuple[tuple[str, ...], StepResult]]":
         """Go through the tree, each result before those below it, with the names that lead to it."""

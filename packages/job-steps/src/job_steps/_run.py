@@ -224,9 +224,8 @@ class Run:
 
         An exit code below 0 is a signal that ended it.
         """
+        self.noted(exit_code, resources)
         frame = self._stack[-1]
-        code = exit_code if exit_code >= 0 else 128 - exit_code
-        frame.result = evolve(frame.result, exit_code=code, resources=resources)
         if exit_code:
             return self._fail_frame(_exit(exit_code), now)
         try:
@@ -245,6 +244,12 @@ class Run:
         self._keep_secrets(found)  # first: an export may have one in it
         frame.result = evolve(frame.result, exports=self._shown_texts(exported))
         return self._leave(found, now)
+
+    def noted(self, exit_code: int, resources: Resources | None) -> None:
+        """Put into the tree how the command ended, before anything follows from it."""
+        frame = self._stack[-1]
+        code = exit_code if exit_code >= 0 else 128 - exit_code
+        frame.result = evolve(frame.result, exit_code=code, resources=resources)
 
     def cancelled(self, now: float, why: str | None = None) -> Finish:
         """Take that the run ends here, whatever is under way; *why* is an error for the whole, if there is one."""

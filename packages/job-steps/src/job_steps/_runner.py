@@ -13,13 +13,14 @@ import anyio
 from anyio import to_thread
 from attrs import define, evolve, field
 
+from job_steps._breakpoints import At, Decision, Moment, When
 from job_steps._definitions import Function, Step
 from job_steps._errors import StepFailed
 from job_steps._files import MAX_FILE
 from job_steps._git import Repositories
 from job_steps._loading import Loader, origin_of_job
 from job_steps._process import run_command
-from job_steps._results import StepResult
+from job_steps._results import Status, StepResult
 from job_steps._run import Action, Execute, Finish, Load, Origin, Run, Settings, Variable
 from job_steps._secrets import Masked
 from job_steps._values import Value
@@ -47,6 +48,7 @@ async def run_steps(
     log: Log,
     on_result: Callable[[StepResult], None] | None = None,
     admit: Admit | None = None,
+    at: At | None = None,
     files: Path | None = None,
     cache: Path | None = None,
     timeout: float | None = None,
@@ -64,6 +66,8 @@ async def run_steps(
         log: Takes the output; steps wait for it. What it raises ends the run, and is raised here.
         on_result: Told of the whole tree after each change, the last time when the run is over, however that came.
         admit: Asked before each step.
+        at: Asked before and after each command, and when one fails; the run waits for it. Time that it takes counts
+            for *timeout*.
         files: An empty directory for what steps write, for their user alone; a temporary one if it is None. It is
             removed at the end.
         cache: Where repositories are kept that steps come from; below *files* if it is None.
@@ -95,6 +99,7 @@ async def run_steps(
             log=log,
             on_result=on_result,
             admit=admit,
+            at=at,
             now=now,
         )
         with anyio.move_on_after(timeout):
@@ -103,6 +108,13 @@ async def run_steps(
     finally:
         with anyio.CancelScope(shield=True):
             await to_thread.run_sync(partial(shutil.rmtree, base, ignore_errors=True))
+
+
+class _Aborted(Exception):
+    """Somebody has decided at a breakpoint that a run ends."""
+
+
+_ABORTED = {When.BEFORE: "before", When.AFTER: "after", When.FAILURE: "after the failure of"}
 
 
 @define
@@ -116,6 +128,7 @@ class _Runner:
     log: Log
     on_result: Callable[[StepResult], None] | None
     admit: Admit | None
+    at: At | None
     now: Callable[[], float]
     _is_over: bool = field(init=False, default=False)
 
@@ -130,6 +143,9 @@ class _Runner:
             await self._say()
             self._is_over = True
             self._tell()
+        except _Aborted as aborted:
+            return self.cancelled(str(aborted))
+        else:
             return action.result
         finally:
             if not self._is_over:
@@ -155,11 +171,29 @@ class _Runner:
 
     async def _execute(self, action: Execute) -> Action:
         await to_thread.run_sync(_make_files, action.output_file, action.export_file)
+        await self._stop(action, When.BEFORE)
         ended = await run_command(action.command, cwd=action.work_dir, env=action.env, sink=self._pass_on)
         if rest := self.masked.flush():
             await self.log(rest)
+        if ended.code:
+            self.run.noted(ended.code, ended.resources)
+            await self._stop(action, When.FAILURE)
         outputs, exports = await to_thread.run_sync(_take_files, action.output_file, action.export_file)
-        return self.run.executed(ended.code, outputs, exports, self.now(), resources=ended.resources)
+        following = self.run.executed(ended.code, outputs, exports, self.now(), resources=ended.resources)
+        if self.run.result.at(action.path).status is Status.SUCCESS:
+            await self._stop(action, When.AFTER)
+        return following
+
+    async def _stop(self, action: Execute, when: When) -> None:
+        """Wait at a breakpoint, if there is one."""
+        if not self.at:
+            return
+        await self._say()
+        self._tell()
+        result = self.run.result.at(action.path)
+        moment = Moment(path=action.path, when=when, result=result, work_dir=action.work_dir, env=action.env)
+        if await self.at(moment) is Decision.ABORT:
+            raise _Aborted(f"aborted {_ABORTED[when]} {'/'.join(action.path) or 'the command'}")
 
     async def _say(self) -> None:
         if text := self.run.take_log():

@@ -30,6 +30,7 @@ def _shared(command: Callable[..., None]) -> Callable[..., None]:
         ),
         click.option("--work-dir", metavar="DIR", type=DIRECTORY, default=Path(), help="Where steps run."),
         click.option("--variable", "variables", metavar="NAME=VALUE", multiple=True, help="A variable of the job."),
+        click.option("--break", "breaks", metavar="STEP[:WHEN]", multiple=True, help="Stop there; see above."),
         click.option("--env", metavar="NAME=VALUE", multiple=True, help="A variable of the environment."),
     ):
         command = option(command)
@@ -45,6 +46,9 @@ def run(file: Path, **options: Any) -> None:  # noqa: ANN401  (those of `_shared
 
     FILE is a func.yml or step.yml, a directory with one, or a file with a list of steps as a job has it under `run`.
     Paths in it begin at its own directory. Steps have your environment.
+
+    With --break, the run stops before a step and if it fails, or only at one of the moments before, after and failure:
+    --break build/lint:after. STEP may have * and ?. At the prompt, help shows what you can do.
 
     Exit status: 0 if all steps succeeded, 1 if one failed, 2 if the file or the arguments are wrong, 130 after Ctrl-C.
     """
@@ -63,7 +67,7 @@ def replay(payload: Path, **options: Any) -> None:  # noqa: ANN401  (those of `_
     directory that you are in, which stands for the project: check the job's commit out first. Options replace what the
     job has.
 
-    Exit status: as for run.
+    Exit status and --break: as for run.
     """
     from job_steps.cli._running import replay_payload
 

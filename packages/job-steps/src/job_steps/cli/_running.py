@@ -12,6 +12,7 @@ import anyio
 import click
 from attrs import frozen
 
+from job_steps._breakpoints import At, parse_breakpoint
 from job_steps._definitions import Function, Parameter
 from job_steps._loading import read_text
 from job_steps._payloads import MAX_PAYLOAD, read_payload
@@ -21,6 +22,7 @@ from job_steps._results import Status, StepResult
 from job_steps._run import Variable
 from job_steps._runner import run_steps
 from job_steps._values import Value, checked, json_text, number_of
+from job_steps.cli._printable import printable
 
 
 @frozen(kw_only=True)
@@ -33,6 +35,7 @@ class Options:
     cache: Path | None
     timeout: float | None
     as_json: bool
+    breaks: Sequence[str]
 
 
 def run_file(file: Path, *, inputs: Sequence[str], **options: object) -> int:
@@ -87,6 +90,7 @@ def _run(
         log=log,
         cache=options.cache,
         timeout=options.timeout,
+        at=_prompt(options),
     )
     result = anyio.run(running)
     if options.as_json:
@@ -96,17 +100,25 @@ def _run(
     return 0 if result.status is Status.SUCCESS else 1
 
 
+def _prompt(options: Options) -> At | None:
+    """Make what asks at breakpoints; None if there are none, so that nothing waits for nobody."""
+    if not options.breaks:
+        return None
+    try:
+        points = [parse_breakpoint(each) for each in options.breaks]
+    except ValueError as error:
+        _wrong(f"--break {error}")
+    from job_steps.cli._prompt import Prompt
+
+    return Prompt(points, is_quiet=options.as_json)
+
+
 def _show(result: StepResult) -> None:
     """Print what came out, for people."""
     for name, value in result.outputs.items():
         click.echo(f"{name} = {printable(json_text(value))}")
     if result.status is not Status.SUCCESS:
         click.echo(f"error: {printable(result.error or '')}", err=True)
-
-
-def printable(text: str) -> str:
-    """Replace what would control a terminal: errors and logs have text in them that steps have chosen."""
-    return "".join(each if each.isprintable() or each in "\n\t" else "\ufffd" for each in text)
 
 
 def _pairs(option: str, given: Sequence[str]) -> dict[str, str]:

@@ -18,7 +18,7 @@ from job_steps._results import StepResult
 from job_steps._run import Variable
 from job_steps._runner import run_steps
 from job_steps._suites import SUFFIX, Test, differences, read_tests
-from job_steps.cli._running import printable
+from job_steps.cli._printable import printable
 
 
 def run_tests(directory: Path, *, only: str, as_json: bool, timeout: float) -> int:
