@@ -130,11 +130,11 @@ async def test_a_router_that_is_killed_under_running_jobs_loses_none(tmp_path: P
 
         async def run() -> None:
             nonlocal running
-            asked = await client.ask("glrt-everywhere", info=ABOUT)
-            assert asked.job is not None, asked
-            async with reporting(client, asked.job, info=ABOUT) as report:
+            while (job := (await client.ask("glrt-everywhere", info=ABOUT)).job) is None:
+                pass  # fifty ask at once; on a busy machine, one may be told to come again
+            async with reporting(client, job, info=ABOUT) as report:
                 assert await report.claim()
-                report.log(f"{asked.job.job_info.name} begins\n".encode())
+                report.log(f"{job.job_info.name} begins\n".encode())
                 running += 1
                 await killed.wait()
                 report.log(b"ends\n")
