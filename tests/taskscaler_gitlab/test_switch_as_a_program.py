@@ -1,6 +1,8 @@
 """``taskscaler-gitlab switch`` as a user starts it: two services, which are processes, and a command that is killed."""
 
+import json
 import os
+import shlex
 import signal
 import subprocess
 from collections.abc import AsyncIterator, Mapping
@@ -226,7 +228,14 @@ async def test_the_command_and_the_old_service_are_killed_at_each_step(stage: St
 
 
 async def test_it_is_aborted_after_jobs_have_come_to_the_new_one(stage: Stage) -> None:
-    """They end there, and the jobs of the old one go on; the command is killed on the way back, too."""
+    """They end there, and the jobs of the old one go on; the command is killed on the way back, too.
+
+    The new one is started by a command of the operator's, as by systemd.
+    """
+    run = shlex.join([*COMMAND, "run", str(stage.here / "green.toml"), "--socket", str(stage.socket("green"))])
+    start = ["sh", "-c", f"setsid {run} < /dev/null > {stage.here}/green.log 2>&1 &"]
+    with (stage.here / "colours.toml").open("a") as file:
+        file.write(f"start = {json.dumps(start)}\n")
     jobs = [stage.enqueue() for _ in range(3)]
     async with stage.blue():
         await stage.until_it_runs("blue", jobs=3)
@@ -238,6 +247,7 @@ async def test_it_is_aborted_after_jobs_have_come_to_the_new_one(stage: Stage) -
         stage.go.touch()
         said = await stage.switch("--abort")
         assert "aborted: blue has the jobs, as before, and green is gone" in said
+        assert "ready: " in (stage.here / "green.log").read_text()
         await stage.is_over(retired="green")
         jobs.append(stage.enqueue())
         await stage.all_end(jobs)
