@@ -23,6 +23,7 @@ from job_steps._agent._running import Rules
 from job_steps._agent._service import Service
 from job_steps._grpc_server import serve
 from job_steps.client import CallFailed, Code, RunRequest, step_runner
+from tests.fleeting.local_agents import POLL
 from tests.job_steps.agents import PATIENCE, agent
 
 ZIPAPP_MAIN = Path(_zipapp.__file__).with_name("_zipapp_main.py")
@@ -209,13 +210,19 @@ def test_a_request_that_is_none_says_so_in_one_sentence(
     assert heard.err.count("\n") == 1
 
 
+def _open_files(process: int) -> int:
+    return len(list(Path(f"/proc/{process}/fd").iterdir()))
+
+
 @pytest.mark.anyio
 async def test_an_agent_that_has_too_many_files_open_goes_on(placed: Path, tmp_path: Path) -> None:
     """Those who are connected are served, and those who come once others have gone."""
     socket = tmp_path / "agent" / "agent.sock"
-    async with agent(placed, tmp_path / "agent", files=40) as (_, client), AsyncExitStack() as many:
+    async with agent(placed, tmp_path / "agent", files=40) as (process, client), AsyncExitStack() as many:
         for _ in range(45):
             await many.enter_async_context(await anyio.connect_unix(socket))
+        while _open_files(process.pid) < 40:  # noqa: ASYNC110  (it tells nobody)
+            await anyio.sleep(POLL)
         await client.statuses()
         await many.aclose()
         async with step_runner(await anyio.connect_unix(socket)) as later:

@@ -61,6 +61,12 @@ async def listen(
         finally:
             open_now -= 1
 
+    async def accept(listener: SocketListener) -> None:
+        while True:
+            with suppress(OSError, anyio.BrokenResourceError):  # too many files are open, for example
+                await listener.serve(answer, connections)
+            await anyio.sleep(LOOK_EVERY)  # those who wait are taken then
+
     has_listened = False
     while not is_over(open_now):
         try:
@@ -73,7 +79,7 @@ async def listen(
         has_listened = True
         async with listener, anyio.create_task_group() as accepting:
             bound = _inode(path)
-            accepting.start_soon(listener.serve, answer, connections)
+            accepting.start_soon(accept, listener)
             ready()
             while _inode(path) == bound and not is_over(open_now):  # noqa: ASYNC110  (nobody tells)
                 await anyio.sleep(LOOK_EVERY)
