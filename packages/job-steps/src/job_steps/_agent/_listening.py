@@ -68,23 +68,25 @@ async def listen(
             await anyio.sleep(LOOK_EVERY)  # those who wait are taken then
 
     has_listened = False
-    while not is_over(open_now):
-        try:
-            listener = await _bind(path)
-        except OSError:
-            if not has_listened:
-                raise
-            await anyio.sleep(LOOK_EVERY)  # whoever took it away may be at it still; those who are connected go on
-            continue
-        has_listened = True
-        async with listener, anyio.create_task_group() as accepting:
-            bound = _inode(path)
-            accepting.start_soon(accept, listener)
-            ready()
-            while _inode(path) == bound and not is_over(open_now):  # noqa: ASYNC110  (nobody tells)
-                await anyio.sleep(LOOK_EVERY)
-            accepting.cancel_scope.cancel()
-    _remove(path)
+    try:
+        while not is_over(open_now):
+            try:
+                listener = await _bind(path)
+            except OSError:
+                if not has_listened:
+                    raise
+                await anyio.sleep(LOOK_EVERY)  # whoever took it away may be at it still; those who are connected go on
+                continue
+            has_listened = True
+            async with listener, anyio.create_task_group() as accepting:
+                bound = _inode(path)
+                accepting.start_soon(accept, listener)
+                ready()
+                while _inode(path) == bound and not is_over(open_now):  # noqa: ASYNC110  (nobody tells)
+                    await anyio.sleep(LOOK_EVERY)
+                accepting.cancel_scope.cancel()
+    finally:
+        _remove(path)
 
 
 async def _bind(path: Path) -> SocketListener:
@@ -101,8 +103,10 @@ async def _bind(path: Path) -> SocketListener:
 
 
 def _remove(path: Path) -> None:
+    """Remove the socket, and the directory that was made for it alone; one that has anything else in it stays."""
     with suppress(OSError):
         path.unlink()
+        path.parent.rmdir()
 
 
 def _inode(path: Path) -> int | None:
