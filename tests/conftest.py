@@ -35,6 +35,7 @@ WITH_DOCKER = (
     "tests/e2e/test_docker.py",
     "tests/e2e/test_gitlab_runner.py::test_the_pipeline_ends_as_expected_in_containers",
     "tests/e2e/test_outliving.py::test_jobs_in_containers_outlive_the_command",
+    "tests/e2e/test_tailored_memory.py",
     "tests/executor_docker/",
     "tests/fleeting_docker/",
     "tests/fleeting_docker_engine/",

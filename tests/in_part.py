@@ -55,6 +55,7 @@ LATER = (
     "tests/e2e/test_secrets_of_a_daemon.py",
     "tests/e2e/test_static_ssh.py",
     "tests/e2e/test_submitting.py",
+    "tests/e2e/test_tailored_memory.py",
     "tests/e2e/test_windows.py",
     "tests/fleeting_aws/test_conformance.py",
     "tests/fleeting/test_new_plugin.py::test_what_is_written_passes_as_it_is[the-cloud",

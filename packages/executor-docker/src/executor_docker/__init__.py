@@ -7,6 +7,7 @@ What is where::
     _streamed   a job that ends with its manager, whose output comes as it is written
     _kept       a job that outlives its manager, whose output the daemon keeps
     _rules      pure: what a job wishes, held against what the operator allows
+    _tailored   pure: how much memory it gets, by what earlier runs needed; _memory keeps those
     _bodies     pure: what the Engine API is asked
     _script     pure: what runs in the container, and what it reports of itself
     _owner      who made what is found on a daemon, and whether it still lives
@@ -14,13 +15,22 @@ What is where::
     _endpoint   how the daemon is reached, and what is wrong with it
 """
 
-from executor_docker._config import DockerConfig, PullPolicy, Registry
+from executor_docker._config import DockerConfig, PullPolicy, Registry, TailorMemory
 from executor_docker._errors import DockerError
 from executor_docker._executor import DockerExecutor
 from executor_docker._options import DockerOptions, Service
 from taskscaler.executors import ExecutorPlugin, hookimpl
 
-__all__ = ["DockerConfig", "DockerError", "DockerExecutor", "DockerOptions", "PullPolicy", "Registry", "Service"]
+__all__ = [
+    "DockerConfig",
+    "DockerError",
+    "DockerExecutor",
+    "DockerOptions",
+    "PullPolicy",
+    "Registry",
+    "Service",
+    "TailorMemory",
+]
 
 
 @hookimpl

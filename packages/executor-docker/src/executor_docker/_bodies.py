@@ -43,7 +43,14 @@ class Place:
 
 
 def job_container(
-    admitted: Admitted, job: JobSpec, unit: Unit, place: Place, *, env: Mapping[str, str], caches: Mapping[str, str]
+    admitted: Admitted,
+    job: JobSpec,
+    unit: Unit,
+    place: Place,
+    *,
+    env: Mapping[str, str],
+    caches: Mapping[str, str],
+    notice: str = "",
 ) -> Body:
     """Describe a job's container.
 
@@ -54,11 +61,12 @@ def job_container(
         place: Its network.
         env: All of its variables.
         caches: Volumes by the places where they are to be.
+        notice: A line that its output begins with; empty: none.
     """
     options = admitted.options
     return {
         "Image": admitted.image,
-        "Entrypoint": around(options.entrypoint, job.script, is_kept=unit.is_kept),
+        "Entrypoint": around(options.entrypoint, job.script, is_kept=unit.is_kept, notice=notice),
         "Cmd": [],
         "Env": [f"{name}={value}" for name, value in env.items()],
         "User": options.user or "",

@@ -6,7 +6,7 @@ from typing import Literal
 from attrs import Attribute, field, frozen
 from attrs.validators import ge, gt, min_len, optional
 
-from executor_docker._sizes import is_size
+from executor_docker._sizes import in_words, is_size, size_of
 from fleeting import Duration
 from fleeting.plugins import Argv, is_absolute
 
@@ -52,6 +52,41 @@ class Registry:
             raise ValueError("either password or password_file")
 
 
+LEAST_MEMORY = 6 << 20
+"""Bytes: no daemon takes a lower limit."""
+
+
+def _is_limit(_: object, __: "Attribute[str]", value: str) -> None:
+    if size_of(value) < LEAST_MEMORY:
+        raise ValueError("at least 6m, Docker's lowest limit")
+
+
+@frozen(kw_only=True)
+class TailorMemory:
+    """The table ``tailor_memory``: limits by what earlier runs of a job needed."""
+
+    max: str = field(validator=_is_limit)
+    """What a job gets at the most, such as ``"4g"``, however much it needed; at least `DockerConfig.memory`."""
+
+    min: str = field(default="64m", validator=_is_limit)
+    """Below what no limit is lowered."""
+
+    def __attrs_post_init__(self) -> None:
+        """See that something lies between the two."""
+        if size_of(self.min) > size_of(self.max):
+            raise ValueError("a min that is no more than max")
+
+    @property
+    def least(self) -> int:
+        """Bytes below which no limit is lowered."""
+        return size_of(self.min)
+
+    @property
+    def most(self) -> int:
+        """Bytes above which none is raised."""
+        return size_of(self.max)
+
+
 def _some(_: object, __: "Attribute[tuple[PullPolicy, ...]]", value: tuple[PullPolicy, ...]) -> None:
     if not value:
         raise ValueError("at least one policy")
@@ -91,8 +126,12 @@ class DockerConfig:
     memory: str | None = field(default=None, validator=is_size)
     """How much memory a job has unless it asks for less, such as ``"2g"``; swap is not added to it."""
 
+    tailor_memory: TailorMemory | None = None
+    """How far limits follow what earlier runs of the same job needed: 1.2 times the 95th percentile of the last 20,
+    and twice as much after a job was killed for lack of memory. None: not at all."""
+
     cpus: float | None = field(default=None, validator=optional(gt(0)))
-    """The same with CPUs."""
+    """How many CPUs a job has unless it asks for fewer."""
 
     pids: int | None = field(default=None, validator=optional(ge(1)))
     """The same with processes and threads."""
@@ -138,3 +177,5 @@ class DockerConfig:
         """See that the command for connectors without tunnels can be written."""
         if not self.stdio_command:
             raise ValueError("a program and its arguments in stdio_command")
+        if self.tailor_memory and self.memory and self.tailor_memory.most < size_of(self.memory):
+            raise ValueError(f"a max in tailor_memory of at least memory, {in_words(size_of(self.memory))}")

@@ -12,10 +12,11 @@ from executor_docker._config import DockerConfig
 from executor_docker._endpoint import daemon
 from executor_docker._errors import DockerError, reported
 from executor_docker._kept import Kept
+from executor_docker._memory import Memory
 from executor_docker._options import DockerOptions
 from executor_docker._owner import UNIT, Labels, Owner, Unit
 from executor_docker._remains import Wanted, clear
-from executor_docker._rules import admit
+from executor_docker._rules import Admitted, admit
 from executor_docker._streamed import run_in_time
 from executor_docker._work import Work
 from fleeting import Unreachable
@@ -53,7 +54,7 @@ class DockerExecutor:
                 enter_phase("ready")
                 with reported(lease.instance, "an earlier job's leftovers cannot be removed"):
                     await clear(engine, self._owner.is_leftover)
-                return await self._run(Work(self._config, engine, admitted, job, unit, lease), output, artifacts)
+                return await self._run(self._work(engine, admitted, job, unit, lease), output, artifacts)
 
     async def start(self, job: JobSpec, lease: Leased, *, name: str) -> None:
         """See `Reattaches.start`. The time-out covers the upload of the files, not what precedes it."""
@@ -63,7 +64,7 @@ class DockerExecutor:
             enter_phase("ready")
             with reported(lease.instance, "an earlier job's leftovers cannot be removed"):
                 await clear(engine, lambda found: self._owner.is_leftover(found) or self._owner.is_over(found, unit))
-            await Kept(Work(self._config, engine, admitted, job, unit, lease)).start()
+            await Kept(self._work(engine, admitted, job, unit, lease)).start()
 
     async def attach(
         self,
@@ -84,7 +85,7 @@ class DockerExecutor:
                 engine = await stack.enter_async_context(self._engine_on(lease))
             except DockerError as error:
                 raise Unreachable(str(error)) from error
-            kept = Kept(Work(self._config, engine, admitted, job, unit, lease))
+            kept = Kept(self._work(engine, admitted, job, unit, lease))
             return await kept.attach(offset, elapsed, output, artifacts)
 
     async def end(self, lease: Leased, *, name: str) -> None:
@@ -98,6 +99,10 @@ class DockerExecutor:
         async with self._engine_on(lease) as engine:
             if problems := await self._clean_up(engine, is_over, label=UNIT):
                 raise DockerError(f"the job {name} may have left something on {lease.instance}: {problems[0]}")
+
+    def _work(self, engine: Engine, admitted: Admitted, job: JobSpec, unit: Unit, lease: Leased) -> Work:
+        memory = Memory(self._owner.directory() / "memory") if self._config.tailor_memory else None
+        return Work(self._config, engine, admitted, job, unit, lease, memory)
 
     async def _held(self, job: JobSpec, lease: Leased, name: str) -> Unit:
         """Be at work for a try that outlives us."""

@@ -66,6 +66,10 @@ class Owner:
     def _runs_of_root(self) -> Runs:
         return Runs("docker", self._root)
 
+    def directory(self) -> Path:
+        """Where all runs of the manager keep what they know; see `Runs.directory`."""
+        return self._runs.directory()
+
     def claim(self) -> None:
         """Take up the manager's identity; see `Runs.claim`."""
         self._runs.claim()

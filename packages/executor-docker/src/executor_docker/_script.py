@@ -6,6 +6,7 @@ from the kernel's account of its children what they have written (a control grou
 by then): once the container is gone, nobody knows any more. The image needs no more for it than a POSIX shell.
 """
 
+import shlex
 from collections.abc import Sequence
 from typing import Final
 
@@ -48,16 +49,22 @@ LARGEST = 1 << 16
 """Bytes of a report that are kept: more can only be a job that writes there on purpose."""
 
 
-def around(entrypoint: Sequence[str], script: str, *, is_kept: bool = False) -> list[str]:
+def around(entrypoint: Sequence[str], script: str, *, is_kept: bool = False, notice: str = "") -> list[str]:
     """Make the container's command: ours around the entrypoint, and that around the script.
 
     Args:
         entrypoint: Of the job.
         script: Its script.
         is_kept: Whether the output is read from the daemon's log.
+        notice: A line that the job's output begins with, of ours; empty: none.
     """
     interpreter = () if script.startswith("#!") else ("/bin/sh", "-e")
-    shell = _RUN + (f"echo '{END.decode()[:-1]}'\n" if is_kept else "") + _REPORT
+    shell = (
+        (f"echo {shlex.quote(notice)}" if notice else "")
+        + _RUN
+        + (f"echo '{END.decode()[:-1]}'\n" if is_kept else "")
+        + _REPORT
+    )
     return ["/bin/sh", "-c", shell, "sh", *entrypoint, *interpreter, PATH]
 
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
+from anyio import to_thread
 from attrs import define, evolve, field
 
 from executor_docker import _caches, _images, _network, _services
@@ -14,10 +15,12 @@ from executor_docker._artifacts import fetch
 from executor_docker._bodies import Place, job_container
 from executor_docker._config import DockerConfig
 from executor_docker._errors import reported
+from executor_docker._memory import Memory
 from executor_docker._owner import Unit
 from executor_docker._rules import Admitted
 from executor_docker._script import BY_SIGNAL, DIRECTORY, NOT_EXECUTABLE, NOT_FOUND, PATH, Report
 from executor_docker._sizes import in_words
+from executor_docker._tailored import Run, tailor
 from executor_docker._users import ids_of
 from fleeting import Usage
 from fleeting.archives import ArchiveRefused, Packed
@@ -51,6 +54,9 @@ class Work:
     job: JobSpec
     unit: Unit
     lease: Leased
+    memory: Memory | None = None
+    """Of earlier runs of jobs, by which limits are tailored; None: they are not."""
+
     container: str = field(default="", init=False)
     """The job's, once it is made or found."""
 
@@ -58,6 +64,17 @@ class Work:
     """Ids of the user that the script runs as, and of his group."""
 
     _warnings: list[str] = field(factory=list, init=False)
+    _share: int = field(default=0, init=False)
+    """Bytes of the instance's memory that its slot has; 0: all, or nobody knows."""
+
+    _notice: str = field(default="", init=False)
+    """What the job's log begins with."""
+
+    _limit: int = field(default=0, init=False)
+    """Bytes of memory that the job's container may have, once it was looked at; 0: as much as there is."""
+
+    _needed: Run | None = field(default=None, init=False)
+    """What is to be remembered of this run."""
 
     @property
     def instance(self) -> str:
@@ -94,6 +111,7 @@ class Work:
             )
         with reported(self.instance, "the job's caches cannot be made"):
             caches = await _caches.prepare(engine, options.caches)
+        await self._tailor()
         with reported(self.instance, "the job's container cannot be made"):
             await self._make_container(image, place, caches)
             self._warnings += await _caches.fill(engine, config, caches, self.container)
@@ -112,12 +130,33 @@ class Work:
             info = await self.engine.ask_for(Info, "GET", "/info")
             share = self.admitted.limits.within(cpus=info.cpus, memory=info.memory, shares=self.config.shares)
             self.admitted = evolve(self.admitted, limits=share)
+            self._share = info.memory // self.config.shares
+
+    async def _tailor(self) -> None:
+        """Give the job as much memory as its earlier runs needed, if the operator wants that; services keep theirs."""
+        bounds = self.config.tailor_memory
+        if bounds is None or self.memory is None or not self.job.series:
+            return
+        runs = await to_thread.run_sync(self.memory.runs, self.job.series)
+        limits, most = self.admitted.limits, min(bounds.most, self._share or bounds.most)
+        found = tailor(runs, usual=limits.memory, least=bounds.least, most=most)
+        self.admitted = evolve(self.admitted, limits=evolve(limits, memory=found.memory))
+        self._notice = found.notice
+
+    async def _remember(self) -> None:
+        """Note what this run needed, for the next one."""
+        if self.memory is None or self._needed is None or not self.job.series:
+            return
+        try:
+            await to_thread.run_sync(self.memory.note, self.job.series, self._needed)
+        except OSError as error:
+            self._warnings.append(f"how much memory the job needed could not be noted: {error}")
 
     async def _make_container(self, image: _images.Image, place: Place, caches: _caches.Caches) -> None:
         """Make the job's container of the image as it is now, with all that it needs to start."""
         env = {**self.job.env, "TASKSCALER_INSTANCE": self.instance, "TASKSCALER_SLOT": str(self.lease.slot)}
         pinned = evolve(self.admitted, image=image.reference)
-        body = job_container(pinned, self.job, self.unit, place, env=env, caches=caches.volumes)
+        body = job_container(pinned, self.job, self.unit, place, env=env, caches=caches.volumes, notice=self._notice)
         self.container = (await self.engine.ask_for(Created, "POST", "/containers/create", json=body)).id
         self._user = await ids_of(self.engine, self.container, self.admitted.options.user or image.user)
         await self._put("/", tar_of(self._furniture(caches)))
@@ -162,7 +201,9 @@ class Work:
 
     async def state(self) -> ContainerState:
         """Look at the job's container."""
-        return (await self.engine.ask_for(Inspected, "GET", f"{self.path}/json")).state
+        found = await self.engine.ask_for(Inspected, "GET", f"{self.path}/json")
+        self._limit = found.host_config.memory
+        return found.state
 
     async def time_out(self) -> JobOutcome:
         """End a job that has had its time."""
@@ -187,6 +228,9 @@ class Work:
     def outcome(self, code: int, state: ContainerState, report: Report) -> JobOutcome:
         """Say how it ended by itself."""
         killed = bool(report.killed_for_memory or state.is_out_of_memory)
+        if killed or (code == 0 and report.peak_memory is not None):  # what failed early may not have needed all
+            peak = report.peak_memory or 0
+            self._needed = Run(unit=self.unit.id, peak=peak, limit=self._limit, killed=killed)
         if code == 0:
             warnings = ("processes of the job were killed because it had no memory left",) if killed else ()
             return _with_use(JobOutcome(verdict=Verdict.SUCCEEDED, exit_code=0, warnings=warnings), report)
@@ -197,14 +241,22 @@ class Work:
         return _with_use(JobOutcome(verdict=Verdict.FAILED, exit_code=code, why=why), report)
 
     def _out_of_memory(self, code: int) -> str:
-        limit = self.admitted.limits.memory
+        limit = self._limit or self.admitted.limits.memory
         most = f"its {in_words(limit)}" if limit else "what it may have"
-        return f"exited with {code}: it needed more memory than {most} and was killed; raise memory"
+        bounds = self.config.tailor_memory
+        if bounds is None or not self.job.series or not limit:
+            advice = "raise memory"
+        elif limit < bounds.most:
+            advice = f"its next run gets up to {in_words(min(2 * limit, bounds.most))}"
+        else:
+            advice = "raise max of tailor_memory"
+        return f"exited with {code}: it needed more memory than {most} and was killed; {advice}"
 
     # --- after ------------------------------------------------------------------------------------------
 
     async def bring_back(self, outcome: JobOutcome, artifacts: Path, caches: _caches.Caches) -> JobOutcome:
         """Take what the job was to leave, and add what went wrong without changing the verdict."""
+        await self._remember()
         enter_phase("collect")
         with reported(self.instance, "the artifacts cannot be fetched"):
             outcome = await self._collect(outcome, artifacts)

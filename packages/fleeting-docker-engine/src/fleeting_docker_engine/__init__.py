@@ -13,6 +13,7 @@ _archives   pure: small tar archives, made here or read here
 from fleeting_docker_engine._answers import (
     ContainerState,
     Created,
+    HostConfig,
     ImageInspected,
     Info,
     Inspected,
@@ -42,6 +43,7 @@ __all__ = [
     "EngineRefused",
     "EngineUnreachable",
     "Entry",
+    "HostConfig",
     "ImageInspected",
     "Info",
     "Inspected",

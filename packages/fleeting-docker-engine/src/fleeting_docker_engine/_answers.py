@@ -125,6 +125,14 @@ class Networking:
 
 
 @frozen
+class HostConfig:
+    """What a container may use."""
+
+    memory: int = field(alias="Memory", default=0)
+    """Bytes; 0: as much as there is."""
+
+
+@frozen
 class Inspected:
     """``GET /containers/{id}/json``."""
 
@@ -133,6 +141,9 @@ class Inspected:
 
     config: ContainerConfig = field(alias="Config", default=ContainerConfig())
     """What it was made with."""
+
+    host_config: HostConfig = field(alias="HostConfig", default=HostConfig())
+    """What it may use."""
 
     networking: Networking = field(alias="NetworkSettings", default=Networking())
     """How it is reached."""

@@ -83,4 +83,5 @@ class Resuming:
 
 def _differ(noted: RunnerSettings, now: RunnerSettings) -> bool:
     """Whether jobs with these settings need executors of their own."""
-    return (noted.kind, noted.docker, noted.has_sidecars) != (now.kind, now.docker, now.has_sidecars)
+    noted_kind, now_kind = ((each.kind, each.docker, each.has_sidecars) for each in (noted, now))
+    return noted_kind != now_kind or noted.taskscaler.tailor_memory != now.taskscaler.tailor_memory

@@ -82,7 +82,7 @@ def executor_of(config: ServiceConfig) -> Executor:
         ConfigError: It refuses its settings.
     """
     kind = "instance" if config.runner.has_sidecars else config.runner.kind  # of jobs from before there were sidecars
-    settings = config.runner.docker.executor() if kind == "docker" else {}
+    settings = config.runner.container_settings() if kind == "docker" else {}
     path = f"{config.fleet.key}.docker" if kind == "docker" else ""
     return load_executor(kind, settings, path=path, source=str(config.path))
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import PurePosixPath
 from typing import Any, Literal
 
-from attrs import Attribute, evolve, field, frozen
+from attrs import Attribute, asdict, evolve, field, frozen
 from attrs.validators import ge, gt
 
 from fleeting import Duration
@@ -151,7 +151,7 @@ class DockerSettings:
         return () if self.disable_cache else tuple(each for each in self.volumes if ":" not in each)
 
     def executor(self) -> dict[str, object]:
-        """The settings of the executor *docker*."""
+        """The settings of the executor *docker*, as far as they are here."""
         wanted: dict[str, object] = {
             "image": self.image,
             "allowed_images": [*(self.allowed_images or ("*",)), *([self.helper_image] if self.helper_image else [])],
@@ -207,6 +207,21 @@ class SidecarSettings:
 
     passed: Mapping[str, Any] = field(factory=dict, repr=False, metadata={"internal": True})
     """What else its ``[[runners]]`` says: all that ours does, and beyond that all that this table does."""
+
+
+def _is_limit(instance: object, attribute: "Attribute[str]", value: str) -> None:
+    _is_size(instance, attribute, value or "none")
+
+
+@frozen(kw_only=True)
+class TailorSettings:
+    """The table ``[runners.taskscaler.tailor_memory]``: memory of jobs in containers, by what earlier runs needed."""
+
+    max: str = field(validator=_is_limit)
+    """What a job gets at the most, such as ``4g``; at least ``memory`` of ``[runners.docker]``."""
+
+    min: str = field(default="64m", validator=_is_limit)
+    """Below what no limit is lowered."""
 
 
 @frozen(kw_only=True)
@@ -294,6 +309,9 @@ class OwnSettings:
 
     retention: LogRetention = LogRetention()
     """The table ``retention``."""
+
+    tailor_memory: TailorSettings | None = None
+    """The table ``tailor_memory``; only for jobs in containers. None: limits are as they are set."""
 
     steps_policy: PolicySettings = field(factory=PolicySettings)
     """The table ``steps_policy``: what the steps of a job's ``run`` may be."""
@@ -414,6 +432,11 @@ class RunnerSettings:
     def kind(self) -> str:
         """Which executor of ours runs the jobs: ``instance`` or ``docker``."""
         return EXECUTORS[self.executor]
+
+    def container_settings(self) -> dict[str, object]:
+        """The settings of the executor *docker*."""
+        tailored = self.taskscaler.tailor_memory
+        return {**self.docker.executor(), **({"tailor_memory": asdict(tailored)} if tailored else {})}
 
     @property
     def cells(self) -> "Mapping[str, RunnerSettings]":

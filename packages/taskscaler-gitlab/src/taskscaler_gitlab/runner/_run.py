@@ -405,8 +405,15 @@ class _Run:
             files=self._files(planned, leg) if kind.takes_files else {},
             artifacts=(OUT,) if plan.leaves_files and kind.has_late else (),
             timeout=self._left_at(leg.began),
+            series=self._series(kind),
             options=planned.options.get(kind),
         )
+
+    def _series(self, kind: Leg) -> str:
+        """Say what a leg is known as from pipeline to pipeline."""
+        about = self.job.job_info
+        project = about.project_full_path or str(about.project_id)
+        return f"{self.settings.url} {project} {kind.value} {about.name}".encode(errors="replace").decode()
 
     def _files(self, planned: _Planned, leg: LegRecord) -> dict[str, Path]:
         """What a leg gets from here: what other jobs left, and caches, which are on loan. Blocks."""

@@ -67,9 +67,19 @@ class Expansion:
         """Give the names of all jobs, in their order; they differ."""
         return self._by_numbers() if self.numbered else self._by_values()
 
-    def job(self, number: int, name: str, defaults: Defaults, options: Mapping[str, object], directory: Path) -> Job:
-        """Make one of the jobs."""
+    def job(
+        self,
+        number: int,
+        name: str,
+        defaults: Defaults,
+        options: Mapping[str, object],
+        directory: Path,
+        *,
+        origin: str = "",
+    ) -> Job:
+        """Make one of the jobs; copies are runs of the same."""
         place = number // (self.table.copies or 1)
+        alike = self.table.name if self.numbered else name.rpartition("-")[0] if self.table.copies else name
         return job_from(
             self.table,
             defaults,
@@ -78,6 +88,7 @@ class Expansion:
             name=name,
             number=number,
             count=len(self),
+            series=series_of(origin, alike),
             file=self.files[place % len(self.files)] if self.files else "",
             values=self.combinations[place // (len(self.files) or 1)],
         )
@@ -104,6 +115,11 @@ class Expansion:
         return (f"{self.table.name}-{number:0{width}}" for number in range(1, len(self) + 1))
 
 
+def series_of(origin: str, name: str) -> str:
+    """Say what a job is known as from run to run: where its file is, and what it is called there."""
+    return f"{origin} {name}" if origin else ""
+
+
 def job_from(
     table: JobTable,
     defaults: Defaults,
@@ -113,6 +129,7 @@ def job_from(
     name: str,
     number: int,
     count: int,
+    series: str = "",
     file: str = "",
     values: Values = _NO_VALUES,
 ) -> Job:
@@ -126,6 +143,7 @@ def job_from(
         name: What it is called.
         number: Its number among those that are like it, from 0.
         count: How many these are.
+        series: See `JobSpec.series`.
         file: The one that it is for; empty: it is for none.
         values: Its combination of those of a matrix.
     """
@@ -146,6 +164,7 @@ def job_from(
         files={str(PurePosixPath(each)): directory / each for each in files},
         artifacts=_first(table.artifacts, defaults.artifacts),
         timeout=_first(table.timeout, defaults.timeout),
+        series=series,
         options=options.get(executor),
     )
     return Job(

@@ -111,7 +111,7 @@ def read_jobs_file(path: Path, source: Source | None = None, *, schema: type[Tab
         *impossible_combinations(tables),
         *missing_program(path.parent, tables.report),
     ]
-    jobs: LazyJobs = jobs_of(tables, path.parent, executors, problems)
+    jobs: LazyJobs = jobs_of(tables, path, executors, problems, origin=str(path.resolve()))
     if problems:
         raise file_error(at_home(problems, data.get("autoscaler"), "autoscaler"), data, source=str(path))
     if source is not None:
@@ -141,7 +141,7 @@ def read_guest_file(path: Path, source: Source | None = None) -> Runnable:
     problems[:] = map(_with_way_out, problems)
     executors = executors_of(tables, problems)
     problems += [*impossible_jobs(tables), *missing_program(path.parent, tables.report)]
-    jobs: LazyJobs = jobs_of(tables, path.parent, executors, problems)
+    jobs: LazyJobs = jobs_of(tables, path, executors, problems, origin=str(path.resolve()))
     if problems:
         raise file_error(problems, data, source=str(path))
     if source is not None:

@@ -25,12 +25,14 @@ class FileJobs(PlannedJobs):
         defaults: Defaults,
         options: Sequence[Mapping[str, object]],
         directory: Path,
+        origin: str,
     ) -> None:
-        """Take over what the tables stand for, and what each wishes of executors."""
+        """Take over what the tables stand for, what each wishes of executors, and where all are from."""
         self._expansions = expansions
         self._defaults = defaults
         self._options = options
         self._directory = directory
+        self._origin = origin
         self._ends = [*accumulate(map(len, expansions))]
         self._plan = Plan.of_groups((self._like(each), each.names()) for each in expansions)
 
@@ -43,7 +45,7 @@ class FileJobs(PlannedJobs):
         table = bisect_right(self._ends, number)
         expansion, name = self._expansions[table], self._plan.names[number]
         number -= self._ends[table] - len(expansion)
-        return expansion.job(number, name, self._defaults, self._options[table], self._directory)
+        return expansion.job(number, name, self._defaults, self._options[table], self._directory, origin=self._origin)
 
     def _like(self, expansion: Expansion) -> Planned:
         table = expansion.table
@@ -58,9 +60,18 @@ class FileJobs(PlannedJobs):
 
 
 def jobs_of(
-    tables: JobsTables, directory: Path, executors: Mapping[str, Executor], problems: list[ConfigProblem]
+    tables: JobsTables, path: Path, executors: Mapping[str, Executor], problems: list[ConfigProblem], *, origin: str
 ) -> FileJobs:
-    """Make the jobs that tables stand for, and find what is wrong with them."""
+    """Make the jobs that the tables of a file stand for, and find what is wrong with them.
+
+    Args:
+        tables: The file's.
+        path: Of the file, beside which all files lie that it names.
+        executors: By the names that the jobs use.
+        problems: Gets what is wrong.
+        origin: What the file is known as from run to run; see `JobSpec.series`.
+    """
+    directory = path.parent
     expansions = expansions_of(tables, directory, problems)
     options = options_of(tables, problems)
     problems += [
@@ -69,7 +80,7 @@ def jobs_of(
         *bad_variables(tables),
         *missing_files(directory, tables),
     ]
-    jobs = FileJobs(expansions, tables.defaults, options, directory)
+    jobs = FileJobs(expansions, tables.defaults, options, directory, origin)
     ends = [*accumulate(map(len, expansions))]
     groups = [table.name for table in tables.jobs]
     repeated = [*repeated_names(expansions)]

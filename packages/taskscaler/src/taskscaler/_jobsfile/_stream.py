@@ -20,7 +20,7 @@ from fleeting.config import quoted
 from fleeting.errors import ConfigProblem
 from fleeting.plugins import has_surrogates, open_private, structure
 from taskscaler._jobsfile._checks import absent_files, wrong_variables
-from taskscaler._jobsfile._expansion import job_from
+from taskscaler._jobsfile._expansion import job_from, series_of
 from taskscaler._jobsfile._needs import wrong_needs
 from taskscaler._jobsfile._plugins import options_of_job, wrong_script
 from taskscaler._jobsfile._records import Format, records_of
@@ -62,6 +62,7 @@ class StreamJobs(PlannedJobs):
         """
         self._defaults = defaults
         self._directory = directory
+        self._origin = str(directory.resolve())
         self._path = path
         self._retries = as_retries(defaults.retries)
         self._ends = array("Q")
@@ -80,7 +81,14 @@ class StreamJobs(PlannedJobs):
             table = _table(json.loads(os.pread(file.fileno(), self._ends[number] - start, start)))
         options = options_of_job("", table, self._defaults, [])
         return job_from(
-            table, self._defaults, options, self._directory, name=table.name, number=number, count=len(self)
+            table,
+            self._defaults,
+            options,
+            self._directory,
+            name=table.name,
+            number=number,
+            count=len(self),
+            series=series_of(self._origin, table.name),
         )
 
     def _planned(self, line: bytes) -> tuple[Planned, tuple[str]]:

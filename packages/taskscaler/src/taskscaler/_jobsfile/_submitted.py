@@ -26,12 +26,13 @@ class SubmittedFile:
     """By the names that the jobs use."""
 
 
-def read_submitted_file(path: Path, executors: Mapping[str, Executor]) -> SubmittedFile:
+def read_submitted_file(path: Path, executors: Mapping[str, Executor], *, origin: str = "") -> SubmittedFile:
     """Read and check the jobs file of a batch that a daemon is to run, beside which all files lie that it names.
 
     Args:
         path: Of the file.
         executors: Those of the daemon, by name; of others that are installed, jobs get the defaults.
+        origin: What the file is known as from submission to submission; see `JobSpec.series`.
 
     Raises:
         ConfigError: With every mistake.
@@ -43,7 +44,7 @@ def read_submitted_file(path: Path, executors: Mapping[str, Executor]) -> Submit
     tables = structure(data, SubmittedTables, notes=notes, problems=problems)
     loaded = executors_of(tables, problems, executors)
     problems += impossible_jobs(tables)
-    jobs = jobs_of(tables, path.parent, loaded, problems)
+    jobs = jobs_of(tables, path, loaded, problems, origin=origin)
     if problems:
         raise file_error(problems, data, source=path.name)
     return SubmittedFile(jobs=jobs, executors=loaded)

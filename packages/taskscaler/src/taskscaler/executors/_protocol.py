@@ -74,6 +74,10 @@ class JobSpec:
     timeout: Duration | None = field(default=None, validator=optional(gt(0)))
     """Seconds that the job may take on the instance; None: no limit."""
 
+    series: str = field(default="", validator=_can_be_sent)
+    """What the job is known as from run to run, such as its project and its name there: an executor may go by what
+    earlier ones needed. Not shown anywhere. Empty: nothing is remembered."""
+
     options: object = None
     """The job's own wishes of its executor: an instance of the plugin's `ExecutorPlugin.options`, or None."""
 

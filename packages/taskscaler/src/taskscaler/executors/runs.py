@@ -167,7 +167,7 @@ class Runs:
         """
         with self._claiming:
             if not self.manager:
-                self.manager = self._claim(self._directory())
+                self.manager = self._claim(self.directory())
 
     @contextmanager
     def at_work(self) -> Iterator[str]:
@@ -224,6 +224,17 @@ class Runs:
             return False
         return not (self.is_at_work(unit) if run == self.id else _is_held(self._lock_file(run)))
 
+    def directory(self) -> Path:
+        """Say which directory makes runs one manager.
+
+        Raises:
+            FileNotFoundError: The user has no home directory.
+        """
+        try:
+            return self.root or state_home() / "taskscaler" / self.kind
+        except RuntimeError as error:
+            raise FileNotFoundError("the user has no home directory; set XDG_STATE_HOME") from error
+
     def _claim(self, root: Path) -> str:
         make_private(root)
         identity = root / "manager"
@@ -237,14 +248,8 @@ class Runs:
             _is_held(path, tidy=True)
         return identity.read_text()
 
-    def _directory(self) -> Path:
-        try:
-            return self.root or state_home() / "taskscaler" / self.kind
-        except RuntimeError as error:
-            raise FileNotFoundError("the user has no home directory; set XDG_STATE_HOME") from error
-
     def _lock_file(self, run: str) -> Path:
-        return self._directory() / f"{run}.run"
+        return self.directory() / f"{run}.run"
 
 
 def _hold(path: Path) -> int:

@@ -461,10 +461,9 @@ class Batches:
         except ArchiveRefused as error:
             why = f"the files cannot be used ({one_line(str(error))}); send a tar archive of them"
             raise DaemonRefused(why) from error
-        path = files.source(ticket)
-        if path.stat().st_size > LARGEST_JOBS_FILE:
+        if files.source(ticket).stat().st_size > LARGEST_JOBS_FILE:
             raise DaemonRefused(f"the jobs file is larger than {in_units(LARGEST_JOBS_FILE)}; use a matrix", status=413)
-        found = await self._read(path)
+        found = await self._read(files, ticket)
         jobs: Counter[int] = Counter()
         for batch in self.unfinished:
             jobs[batch.ticket.uid] += batch.jobs
@@ -473,9 +472,13 @@ class Batches:
             raise DaemonRefused(f"{why}; wait for some to end", status=503)
         return found
 
-    async def _read(self, path: Path) -> SubmittedFile:
-        """Read a jobs file; an executor is loaded once, for it serves all batches."""
-        file = await to_thread.run_sync(read_submitted_file, path, self.executors, limiter=self._reading)
+    async def _read(self, files: BatchFiles, ticket: Ticket) -> SubmittedFile:
+        """Read a jobs file; an executor is loaded once, for it serves all batches.
+
+        What is remembered of its jobs is their user's: files of one name are taken for the same.
+        """
+        read = partial(read_submitted_file, origin=f"user {ticket.uid} {ticket.name}")
+        file = await to_thread.run_sync(read, files.source(ticket), self.executors, limiter=self._reading)
         self.executors = {**file.executors, **self.executors}
         return file
 
@@ -483,7 +486,7 @@ class Batches:
         """Run a batch to its end, or as far as this daemon goes; nothing that goes wrong ends anything else."""
         try:
             if file is None:
-                file = await self._read(batch.files.source(batch.ticket))
+                file = await self._read(batch.files, batch.ticket)
                 batch.jobs = len(file.jobs)
             await self._run(batch, file)
         except Exception as error:
