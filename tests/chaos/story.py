@@ -22,6 +22,9 @@ FAULTS = 20
 SLEEPY = 0.4
 """Share of the stories in which jobs and instances sleep."""
 
+LEARNING = 0.3
+"""Share of the stories whose policy has an `idle_time` in which it learns how long idling pays."""
+
 LASTING = 0.4
 """Share of the stories in which jobs have persistent leases."""
 
@@ -171,7 +174,7 @@ def story_of(
         peer_kinds: What went wrong with others, and which capabilities a cloud needs for it.
     """
     story = _pooled(_expiring(_sleepy(_worn(_plain_story(seed, kinds), cleanup_kinds), sleep_kinds)), pool_kinds)
-    return _lasting(_with_troubles_of_peers(story, peer_kinds))
+    return _learning(_lasting(_with_troubles_of_peers(story, peer_kinds)))
 
 
 def _plain_story(seed: int, kinds: Mapping[str, frozenset[Capability]]) -> Story:
@@ -304,6 +307,14 @@ def _perhaps_lasting(random: Random, job: Job) -> Job:
     """Half of those that nobody gives up, and that do not sleep."""
     returns = random.choice([0.0, 0.0, 3.0, 15.0, 100.0]) if random.random() < 0.5 else None
     return evolve(job, returns=returns) if job.wish in {Wish.PLAIN, Wish.DIAL} and not job.sleeps else job
+
+
+def _learning(story: Story) -> Story:
+    """The same, but in some stories the policy learns how long idling pays. Drawn by itself."""
+    random = Random(f"{story.seed}/learning")
+    if random.random() > LEARNING or not story.policy.idle_time:
+        return story
+    return evolve(story, policy=evolve(story.policy, mode="adaptive"))
 
 
 def _another_pool(random: Random, story: Story, name: str) -> tuple[PoolSettings, Mapping[str, object]]:
