@@ -18,7 +18,7 @@ from fleeting import (
     ScaleThrottle,
     State,
 )
-from fleeting.core import TOO_OLD, Plan, Step, messages
+from fleeting.core import TOO_OLD, Drop, Plan, Put, Step, messages
 from fleeting.core._context import REMEMBER_LOST
 from fleeting.core._early_notices import MOST, EarlyNotices
 from fleeting.core._growth import UNFILLED
@@ -105,6 +105,7 @@ def test_without_a_journal_nothing_is_written() -> None:
         steps.append([plan.handle(fact, EPOCH) for fact in facts])
     written, unwritten = steps
     assert [len(step.writes) for step in written] == [0, 0, 1, 1, 2, 0, 1, 0, 2]
+    assert [(type(write), write.kind) for write in written[-1].writes] == [(Drop, "instance"), (Put, "lost")]
     assert [(*step.writes,) for step in unwritten] == [()] * len(written)
     assert [[*map(list, step[1:])] for step in unwritten] == [[*map(list, step[1:])] for step in written]
 

@@ -857,8 +857,8 @@ class Plan:
         self._timers.cancel(Timer(Due.DELETE, known.id))
         self._power.forget(known.id)
         self._growth.gone(known.intent)
-        self._departed.add(known.id, known.removing or detail, now)
         self._turn.write_instance(known.id)
+        self._departed.add(known.id, known.removing or detail, now)
         self._turn.actions.append(messages.Forget(self.pool, known.id))
         self._turn.events.append(messages.Ended(known.id))
 
