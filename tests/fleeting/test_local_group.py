@@ -1,5 +1,6 @@
 """The `local` group, with real agents."""
 
+import gc
 import os
 import signal
 import stat
@@ -399,6 +400,7 @@ async def test_nothing_is_held_after_shutdown(tmp_path: Path) -> None:
     """A closed group costs no descriptor, and no zombie once its agents have ended."""
     async with opened(tmp_path):
         pass  # what the event loop opens once
+    gc.collect()  # what tests before this one have left open is not to be closed in between
     before, others = open_descriptors(), {*_instance._children}  # the agents of tests before this one may still end
     async with opened(tmp_path) as group:
         instances = await started(group, 2)
@@ -406,7 +408,7 @@ async def test_nothing_is_held_after_shutdown(tmp_path: Path) -> None:
             await group.decrease(instances)
             for agent in agents:
                 await agent.ended()
-    assert open_descriptors() == before
+    assert open_descriptors() <= before
     assert _instance._children <= others
 
 
