@@ -107,9 +107,10 @@ def test_a_batch_that_was_left_goes_on(tmp_path: Path, monkeypatch: pytest.Monke
         shared.mkdir()
         shared.chmod(0o777)
         (tmp_path / "bad.toml").write_text('[autoscaler]\nplugin = "local"\n[[jobs]]\nname = "a"\n')
+        (tmp_path / "idle.toml").write_text('[[jobs]]\nname = "a"\n')
         for arguments, code, what in (
             (("submit", str(tmp_path / "bad.toml")), 2, "no fleet in a submitted file"),
-            (("submit", str(tmp_path / "bad.toml")), 2, "missing key `script`"),
+            (("submit", str(tmp_path / "idle.toml")), 2, "missing key `script`"),
             (("logs", batch, "nope"), 2, "matches no job"),
             (("logs", batch, "first-*"), 2, "name one of them"),
             (("jobs", "12345678"), 1, "there is no batch"),
