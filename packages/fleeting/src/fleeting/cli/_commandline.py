@@ -12,6 +12,7 @@ from typing import IO, Any, TypeAlias, TypeVar
 
 import click
 
+from fleeting._durations import parse_duration
 from fleeting._errors import (
     CatalogueEntry,
     ConfigError,
@@ -106,6 +107,14 @@ def _reworded(command: str) -> Iterator[None]:
         if ";" not in message:
             message += f"; see {error.ctx.command_path if error.ctx else command} --help"
         raise _Wrong(f"{message[:1].lower()}{message[1:]}") from error
+
+
+def as_duration(_: click.Context, __: click.Parameter, given: str | None) -> float | None:
+    """Read the value of an option that is a duration, in seconds; for its ``callback``."""
+    try:
+        return None if given is None else parse_duration(given)
+    except ConfigError as error:
+        raise click.BadParameter(f"{given!r} is not a duration such as 90s or 5m") from error
 
 
 def outcome(command: Callable[[], int], *, failed: int = FAILED) -> int:

@@ -5,11 +5,12 @@ What a command needs is imported when it runs: help must come at once.
 
 import sys
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Unpack
 
 import click
 
-from fleeting.cli import Commands
+from fleeting.cli import Commands, as_duration
+from taskscaler.reap_options import REAP_EPILOG, ReapWish, reap_options
 from taskscaler_gitlab.cli._our_failure import DriverCommands
 
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
@@ -148,60 +149,11 @@ def register(config: Path, *, url: str, token: str, name: str, executor: str, pl
     sys.exit(add(config, url=url, token=token, name=name, executor=executor, plugin=plugin))
 
 
-def _seconds(_: click.Context, __: click.Parameter, given: str | None) -> float | None:
-    from fleeting import ConfigError
-    from fleeting.config import parse_duration
-
-    try:
-        return None if given is None else parse_duration(given)
-    except ConfigError as error:
-        raise click.BadParameter(f"{given!r} is not a duration such as 90s or 5m") from error
-
-
-_REAP_EPILOG = """
-Exit status: 0 if every instance that was to be removed is, also if there was none, and without --remove; 1 if a group
-could not be looked at, or an instance could not be removed; 2 if the file or the arguments are wrong.
-"""
-
-
-@main.command(epilog=_REAP_EPILOG, short_help="Remove the instances of runners that have died.")
+@main.command(epilog=REAP_EPILOG, short_help="Remove the instances of runners that have died.")
 @click.argument("config", metavar="CONFIG", type=_FILE)
 @_RUNNER
-@click.option("--remove", is_flag=True, help="Remove them.  [default: only show what would be removed]")
-@click.option(
-    "--expired-for",
-    metavar="DURATION",
-    default="1h",
-    show_default=True,
-    callback=_seconds,
-    help="For how long a manager's mark has to have expired, at least 1m: clocks differ.",
-)
-@click.option(
-    "--at-most",
-    metavar="N",
-    type=click.IntRange(min=1),
-    default=20,
-    show_default=True,
-    help="How many instances are removed at once, the oldest first.",
-)
-@click.option(
-    "--unmarked",
-    metavar="DURATION",
-    callback=_seconds,
-    help="Also remove instances that are older than this from groups that nobody has marked. A manager that does not "
-    "mark its groups, such as GitLab Runner's own, loses them.",
-)
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def reap(
-    config: Path,
-    runner: str | None,
-    *,
-    remove: bool,
-    expired_for: float,
-    at_most: int,
-    unmarked: float | None,
-    as_json: bool,
-) -> None:
+@reap_options
+def reap(config: Path, runner: str | None, **wish: Unpack[ReapWish]) -> None:
     """Show, and with --remove delete, the instances in the fleet of CONFIG whose manager has died.
 
     A manager, such as `run`, marks its groups, and renews the marks while it lives. A group whose mark has expired for
@@ -211,10 +163,9 @@ def reap(
 
     This is safe while runners run, of this file and of others. GitLab is not asked anything.
     """
-    from taskscaler_gitlab.cli._reap import Wish, reap_config
+    from taskscaler_gitlab.cli._reap import reap_config
 
-    wish = Wish(expired_for=expired_for, at_most=at_most, unmarked=unmarked)
-    sys.exit(reap_config(config, runner, wish, remove=remove, as_json=as_json))
+    sys.exit(reap_config(config, runner, **wish))
 
 
 _CELL = click.option("--cell", metavar="CELL", help="Which of its GitLabs, if the runner has several upstreams.")
@@ -327,7 +278,7 @@ into SYSTEM_FAILURE_EXIT_CODE if anything else has.
 def _kept_for(context: click.Context, parameter: click.Parameter, given: str) -> float | None:
     from taskscaler.cli.job_slot import check_bound
 
-    seconds = _seconds(context, parameter, given)
+    seconds = as_duration(context, parameter, given)
     try:
         check_bound("it", seconds)
     except ValueError as error:
@@ -345,7 +296,7 @@ _PATIENCE = click.option(
     metavar="DURATION",
     default="1m",
     show_default=True,
-    callback=_seconds,
+    callback=as_duration,
     help="How long to wait for a daemon that is starting again.",
 )
 
@@ -398,7 +349,7 @@ def config(*, socket: str | None, fleets: tuple[str, ...], builds_dir: str, cach
 @click.option(
     "--timeout",
     metavar="DURATION",
-    callback=_seconds,
+    callback=as_duration,
     help="How long to wait for a slot.  [default: for as long as gitlab-runner does]",
 )
 @click.option(

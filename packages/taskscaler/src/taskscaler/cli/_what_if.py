@@ -7,6 +7,9 @@ from typing import Any, TypeVar
 import click
 from attrs import frozen
 
+from fleeting.cli import as_duration
+from taskscaler.cli._commands._options import FILE, RUNNER
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -62,21 +65,9 @@ def asks(command: F) -> F:
     return command
 
 
-def _seconds(_: click.Context, __: click.Parameter, given: str | None) -> float | None:
-    from fleeting import ConfigError
-    from fleeting.config import parse_duration
-
-    if given is None:
-        return None
-    try:
-        return parse_duration(given)
-    except ConfigError as error:
-        raise click.BadParameter(f"{given!r} is not a duration such as 90s or 5m") from error
-
-
 _OPTIONS = [
-    click.argument("fleet", metavar="FLEET", type=click.Path(exists=True, dir_okay=False, path_type=Path)),
-    click.option("--runner", metavar="NAME", help="Which runner, if the config.toml has several."),
+    click.argument("fleet", metavar="FLEET", type=FILE),
+    RUNNER,
     click.option(
         "--trace",
         metavar="PATH",
@@ -109,7 +100,7 @@ _OPTIONS = [
     click.option(
         "--acquire-timeout",
         metavar="DURATION",
-        callback=_seconds,
+        callback=as_duration,
         help="Refuse a job that has waited that long for a slot.  [default: it waits]",
     ),
     click.option("--seed", type=int, default=0, show_default=True, help="Of all that is left to chance."),

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from math import isfinite
 from pathlib import Path
+from typing import Unpack
 
 import anyio
 import click
@@ -20,9 +21,35 @@ from taskscaler.cli._console import PatientConsole
 from taskscaler.cli._log import logging_to
 from taskscaler.cli._text import columns
 from taskscaler.reap import LEAST_EXPIRED, Known, Outcome, Reaped, Reaper, ReapPolicy, Survey, Target, Verdict, judge
+from taskscaler.reap_options import ReapWish
 from taskscaler.serve import FleetFile, read_fleet_file
 
 __all__ = ["policy_of", "reap_fleet"]
+
+
+def reap_fleet(path: Path, runner: str | None, **wish: Unpack[ReapWish]) -> int:
+    """Show what would be removed of the groups of a file, or remove it; returns the exit status.
+
+    Args:
+        path: A jobs file, a fleet's, or GitLab's ``config.toml``.
+        runner: The name of the runner, in a ``config.toml`` with several.
+        wish: What the options say.
+
+    Raises:
+        click.UsageError: A duration is too short.
+    """
+    policy = policy_of(expired_for=wish["expired_for"], at_most=wish["at_most"], unmarked=wish["unmarked"])
+    try:
+        fleet = read_fleet_file(path, runner)
+    except (*WRONG_FILE, PluginNotFound) as error:
+        return report_errors([error], WRONG)
+    command = _Command(path=path, runner=runner, policy=policy, remove=wish["remove"], as_json=wish["as_json"])
+
+    def run() -> int:
+        with logging_to(None):  # what matters of it is in the answer
+            return anyio.run(command.run, fleet)
+
+    return outcome(run)
 
 
 def policy_of(*, expired_for: float, at_most: int, unmarked: float | None) -> ReapPolicy:
@@ -36,29 +63,6 @@ def policy_of(*, expired_for: float, at_most: int, unmarked: float | None) -> Re
             least = span(LEAST_EXPIRED)
             raise click.UsageError(f"{name} {span(seconds)} is too short: clocks differ; it is at least {least}")
     return ReapPolicy(expired_for=expired_for, at_most=at_most, unmarked=unmarked)
-
-
-def reap_fleet(path: Path, runner: str | None, policy: ReapPolicy, *, remove: bool, as_json: bool) -> int:
-    """Show what the policy would remove of the groups of a file, or remove it; returns the exit status.
-
-    Args:
-        path: A jobs file, a fleet's, or GitLab's ``config.toml``.
-        runner: The name of the runner, in a ``config.toml`` with several.
-        policy: What may be removed.
-        remove: Whether it is removed; else nothing is changed.
-        as_json: Whether to print JSON, for programs.
-    """
-    try:
-        fleet = read_fleet_file(path, runner)
-    except (*WRONG_FILE, PluginNotFound) as error:
-        return report_errors([error], WRONG)
-    command = _Command(path=path, runner=runner, policy=policy, remove=remove, as_json=as_json)
-
-    def run() -> int:
-        with logging_to(None):  # what matters of it is in the answer
-            return anyio.run(command.run, fleet)
-
-    return outcome(run)
 
 
 @frozen(kw_only=True)
