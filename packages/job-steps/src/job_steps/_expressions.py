@@ -27,7 +27,24 @@ from job_steps._grammar import (
     Unary,
     parse_template,
 )
-from job_steps._values import Hidden, Value, bounded, hides, join, kind_of, mask, number_of, reveal, text_of, whole
+from job_steps._nearest import nearest
+from job_steps._values import (
+    MAX_NODES,
+    Hidden,
+    Value,
+    hides,
+    join,
+    kind_of,
+    mask,
+    number_of,
+    reveal,
+    text_of,
+    weight_of,
+    whole,
+)
+
+MAX_WORK = 5 * MAX_NODES
+"""How much of values the expressions of one step may go through: a second of a processor, or so."""
 
 _FUNCTIONS = ("bool", "num", "str")
 _PATH = 3
@@ -39,6 +56,22 @@ class Scope:
     """What expressions may name."""
 
     names: Mapping[str, Value] = field(repr=False)
+    _work: list[int] = field(factory=lambda: [0], init=False, repr=False, eq=False)
+    """How much was gone through so far, for all expressions that are evaluated here."""
+
+    def spend(self, value: Value) -> Value:
+        """Return a value that is about to be gone through, or was made.
+
+        Raises:
+            StepFailed: It is too big, or what was gone through is too much.
+        """
+        self._work[0] += weight_of(value)
+        if self._work[0] > MAX_WORK:
+            raise StepFailed(
+                f"the values of these expressions are too much together; at most {MAX_WORK} parts are possible,"
+                " of which 40 characters count as one"
+            )
+        return value
 
     def look_up(self, name: str) -> Value:
         """Return what a name stands for."""
@@ -80,7 +113,7 @@ def expand_string(text: str, scope: Scope) -> Value:
     """
     if not has_expression(text):
         return text
-    return bounded(_filled(parse_template(text), scope, keep_type=True))
+    return scope.spend(_filled(parse_template(text), scope, keep_type=True))
 
 
 def expand(value: Value, scope: Scope) -> Value:
@@ -101,7 +134,8 @@ def expand(value: Value, scope: Scope) -> Value:
 def _filled(template: Template, scope: Scope, *, keep_type: bool) -> Value:
     if keep_type and len(template.parts) == 1 and not isinstance(template.parts[0], str):
         return evaluate(template.parts[0], scope)
-    return join([part if isinstance(part, str) else text_of(evaluate(part, scope)) for part in template.parts])
+    texts = [part if isinstance(part, str) else text_of(scope.spend(evaluate(part, scope))) for part in template.parts]
+    return scope.spend(join(texts))
 
 
 def evaluate(expression: Expression, scope: Scope) -> Value:
@@ -133,7 +167,7 @@ def evaluate(expression: Expression, scope: Scope) -> Value:
 
 
 def _key(expression: Expression, scope: Scope) -> str:
-    key = reveal(evaluate(expression, scope))
+    key = _bare(evaluate(expression, scope))
     if not isinstance(key, str):
         raise StepFailed(f"a key of a struct is a string; found {_a(kind_of(key))}")
     return key
@@ -141,10 +175,9 @@ def _key(expression: Expression, scope: Scope) -> str:
 
 def _member(expression: Member, scope: Scope) -> Value:
     owner = evaluate(expression.of, scope)
-    key = reveal(evaluate(expression.key, scope))
-    hidden = isinstance(owner, Hidden)
-    found = _part(reveal(owner) if hidden else owner, key, expression)
-    return Hidden(found) if hidden else found
+    key = _bare(evaluate(expression.key, scope))
+    found = _part(_bare(owner), key, expression)
+    return Hidden(_bare(found)) if isinstance(owner, Hidden) else found
 
 
 def _part(owner: Value, key: Value, expression: Member) -> Value:
@@ -167,14 +200,16 @@ def _binary(expression: Binary, scope: Scope) -> Value:
     sign = expression.operator
     left = evaluate(expression.left, scope)
     if sign in ("||", "&&"):
-        return _like(evaluate(expression.right, scope), left) if is_true(left) == (sign == "&&") else left
+        if is_true(left) != (sign == "&&"):
+            return left
+        return _like(evaluate(expression.right, scope), scope.spend(left))
     right = evaluate(expression.right, scope)
     if sign in _COMPARISONS:
-        order = compare(reveal(left), reveal(right))
+        order = compare(reveal(scope.spend(left)), reveal(scope.spend(right)))
         return _like(_COMPARISONS[sign](order, 0), left, right)
     if sign == "+" and kind_of(left) == kind_of(right) == "string":
-        return join([text_of(left), text_of(right)])
-    numbers = reveal(left), reveal(right)
+        return scope.spend(join([text_of(left), text_of(right)]))
+    numbers = _bare(left), _bare(right)
     if not all(kind_of(each) == "number" for each in numbers):
         kinds = f"{_a(kind_of(left))} and {_a(kind_of(right))}"
         wanted = "two numbers or two strings" if sign == "+" else "two numbers"
@@ -214,8 +249,8 @@ def _calculate(sign: str, left: float, right: float) -> Value:
 def _unary(expression: Unary, scope: Scope) -> Value:
     operand = evaluate(expression.operand, scope)
     if expression.operator == "!":
-        return _like(not is_true(operand), operand)
-    number = reveal(operand)
+        return _like(not is_true(operand), scope.spend(operand))
+    number = _bare(operand)
     if isinstance(number, bool) or not isinstance(number, (int, float)):
         raise StepFailed(f"`{expression.operator}` needs a number; found {_a(kind_of(operand))}")
     return _like(-number if expression.operator == "-" else number, operand)
@@ -228,12 +263,12 @@ def _call(expression: Call, scope: Scope) -> Value:
     arguments = [evaluate(each, scope) for each in expression.arguments]
     if len(arguments) != 1:
         raise StepFailed(f"`{expression.name}` takes one value; found {len(arguments)}")
-    (argument,) = arguments
+    argument = scope.spend(arguments[0])
     if expression.name == "bool":
         return _like(is_true(argument), argument)
     if expression.name == "str":
-        return "<null>" if reveal(argument) is None else text_of(argument)
-    text = reveal(argument)
+        return "<null>" if _bare(argument) is None else text_of(argument)
+    text = _bare(argument)
     if kind_of(text) == "number":
         return argument
     try:
@@ -244,7 +279,14 @@ def _call(expression: Call, scope: Scope) -> Value:
 
 def is_true(value: Value) -> bool:
     """Whether a value counts as true: what is neither nothing, nor 0, nor empty, nor false."""
-    return bool(reveal(value))
+    return bool(_bare(value))
+
+
+def _bare(value: Value) -> Value:
+    """What a value is, if it is hidden; parts of it may be hidden still."""
+    while isinstance(value, Hidden):
+        value = value.value
+    return value
 
 
 def compare(left: Value, right: Value) -> int:
@@ -303,9 +345,6 @@ def _found(value: Value) -> str:
 
 def _nearest(name: str, names: Mapping[str, Value]) -> str:
     """Name what somebody may have meant."""
-    from difflib import get_close_matches
-
-    near = get_close_matches(name, [*names][:1000], n=1)
-    if near:
-        return f"; did you mean `{near[0]}`?"
+    if near := nearest(name, names):
+        return f"; did you mean `{near}`?"
     return f"; there are {', '.join(f'`{each}`' for each in sorted(names))}" if 0 < len(names) <= 2 * _PATH else ""

@@ -11,7 +11,7 @@ from typing import NoReturn
 
 from job_steps._definitions import Parameter
 from job_steps._errors import StepFailed
-from job_steps._values import Hidden, Value, bounded, checked, decimal_text, kind_of
+from job_steps._values import Hidden, Value, bounded, checked, decimal_text, kind_of, whole_text
 
 MAX_FILE = 4 * 1024 * 1024
 """Bytes of one such file."""
@@ -77,7 +77,7 @@ def read_delegated(data: bytes) -> dict[str, Value]:
     try:
         result = json.loads(data, parse_constant=_refuse)
         outputs = result.get("outputs", {})
-        found = {str(name): checked(value) for name, value in outputs.items()}
+        found = {whole_text(str(name)): checked(value) for name, value in outputs.items()}
     except (AttributeError, ValueError, RecursionError):
         raise StepFailed(what) from None
     bounded(found)
@@ -106,7 +106,7 @@ def _lines(data: bytes, what: str) -> Iterator[tuple[int, str, Value]]:
         except ValueError as error:
             raise StepFailed(f"{where}: {error}") from None
         bounded(value)
-        yield number, found["name"], value
+        yield number, whole_text(found["name"]), value
 
 
 def too_big(what: str) -> str:

@@ -93,6 +93,8 @@ def _start(command: Sequence[str], *, cwd: str, env: Mapping[str, str], output: 
         raise StepFailed(f"`{error.filename or cwd}` is not a directory; expected one to run the command in") from error
     except OSError as error:
         raise StepFailed(f"the program `{program}` cannot be started: {error.strerror or error}") from error
+    except ValueError as error:  # half of a character, which no environment can have
+        raise StepFailed(f"the program `{program}` cannot be started: {error}") from error
 
 
 @define

@@ -13,6 +13,7 @@ from job_steps import _yaml
 from job_steps._definitions import Exec, Function, Parameter, Step
 from job_steps._errors import StepFailed, StepsInvalid
 from job_steps._expressions import check_template
+from job_steps._nearest import nearest
 from job_steps._references import ACTION, SCRIPT, Reference, git_reference, image_reference, parse_reference
 from job_steps._values import KINDS, Value, kind_of
 from job_steps._yaml import Document, Node, Scalar, read_documents
@@ -20,7 +21,7 @@ from job_steps._yaml import Document, Node, Scalar, read_documents
 MAX_STEPS = 1000
 """Steps of one list."""
 
-_NAME = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
+_NAME = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]{0,254}")
 _OLD = {"steps": "run", "workDir": "work_dir", "uses": "func", "with": "inputs", "image": "func"}
 """Keys of earlier versions and of others' files, and what stands there now."""
 
@@ -211,7 +212,7 @@ class Reader:
         """Go through a mapping whose keys are known; one that is nothing has none."""
         for key, (line, each) in self.mapping(node, what).items():
             if key not in known:
-                self.fail(line, f"unknown key `{key}` in {what}; {_nearest(key, known)}")
+                self.fail(line, f"unknown key `{key[:40]}` in {what}; {_nearest(key, known)}")
             yield key, each
 
     def named(self, node: Node, what: str) -> Iterator[tuple[str, int, Node]]:
@@ -295,13 +296,11 @@ def _shown(node: Node) -> str:
 
 
 def _bad_name(name: str, what: str) -> str:
-    expected = "letters, digits and underscores, and no digit at the front"
+    expected = "letters, digits and underscores, 255 at most, and no digit at the front"
     return f"`{name[:40]}` cannot be the name of {what}; expected {expected}"
 
 
 def _nearest(key: str, known: tuple[str, ...]) -> str:
     """Name the key that somebody may have meant, or those that there are."""
-    from difflib import get_close_matches
-
-    near = [_OLD[key]] if _OLD.get(key) in known else get_close_matches(key, known, n=1)
-    return f"did you mean `{near[0]}`?" if near else f"expected {', '.join(f'`{each}`' for each in known)}"
+    near = _OLD[key] if _OLD.get(key) in known else nearest(key, known)
+    return f"did you mean `{near}`?" if near else f"expected {', '.join(f'`{each}`' for each in known)}"

@@ -18,16 +18,23 @@ from job_steps import _files
 from job_steps._definitions import Function, Step
 from job_steps._errors import StepFailed
 from job_steps._expressions import Scope, expand, expand_text
+from job_steps._nearest import nearest
 from job_steps._references import DynamicReference, Reference, expanded
 from job_steps._results import Resources, Status, StepResult
 from job_steps._secrets import Secrets
-from job_steps._values import Hidden, Value, bounded, mask, reveal
+from job_steps._values import Hidden, Value, bounded, mask, reveal, weight_of
 
 MAX_CALLS = 32
 """Levels of functions that call functions."""
 
 MAX_STEPS = 10_000
 """Steps of one run."""
+
+MAX_KEPT = 400_000
+"""Parts of all inputs, outputs, variables and commands of one run, of which 40 characters count as one."""
+
+_LONGEST_ERROR = 4096
+"""Characters of an error, which may have in it what steps have written."""
 
 LOG_LEVEL = "CI_STEPS_LOG_LEVEL"
 """The variable that tells functions how much to say."""
@@ -160,19 +167,21 @@ class Run:
     _vars: dict[str, Value] = field(init=False, factory=dict)
     _stack: list[_Frame] = field(init=False, factory=list)
     _begun: int = field(init=False, default=0)
+    _kept: int = field(init=False, default=0)
+    """How much is in the tree so far."""
     _log: list[str] = field(init=False, factory=list)
     _result: StepResult = field(init=False, factory=StepResult)
 
     def start(self, now: float) -> Action:
         """Begin. *now* is in seconds since 1970, as everywhere here."""
         self._result = StepResult(started=now)
-        for secret in self.settings.secrets:
-            self.secrets.add(secret)
-        for each in self.settings.variables:
-            if each.is_masked and not each.is_file:
-                self._keep_secret(each.value)
-            self._vars[each.key] = Hidden(each.value) if each.is_masked and not each.is_file else each.value
         try:
+            for secret in self.settings.secrets:
+                self.secrets.add(secret)
+            for each in self.settings.variables:
+                if each.is_masked and not each.is_file:
+                    self._keep_secret(each.value)
+                self._vars[each.key] = Hidden(each.value) if each.is_masked and not each.is_file else each.value
             self._base.update(self.settings.env)
             self._base[LOG_LEVEL] = self._log_level()
             given = self.settings.inputs
@@ -238,11 +247,11 @@ class Run:
                 else _files.read_outputs(outputs, function.outputs)
             )
             exported = _files.read_exports(exports)
+            self._keep_secrets(found)  # first: an export may have one in it
+            frame.result = evolve(frame.result, exports=self._shown_texts(exported))
         except StepFailed as error:
             return self._fail_frame(str(error), now)
         self._exports.update(exported)
-        self._keep_secrets(found)  # first: an export may have one in it
-        frame.result = evolve(frame.result, exports=self._shown_texts(exported))
         return self._leave(found, now)
 
     def noted(self, exit_code: int, resources: Resources | None) -> None:
@@ -301,7 +310,7 @@ class Run:
             function=function,
             origin=origin,
             identity=identity,
-            result=evolve(result, inputs={name: self._shown(value) for name, value in inputs.items()}),
+            result=evolve(result, inputs=self._shown_values(inputs)),
             inputs=inputs,
             env=env,
             number=self._begun,
@@ -398,7 +407,7 @@ class Run:
         if function.is_delegating:
             return frame.outputs.get(function.delegate, {})
         scope = self._scope(frame)
-        found = {name: expand(value, scope) for name, value in function.output_values.items()}
+        found = {name: bounded(expand(value, scope)) for name, value in function.output_values.items()}
         declared = function.outputs
         return {
             name: Hidden(value) if name in declared and declared[name].is_sensitive else value
@@ -407,9 +416,12 @@ class Run:
 
     def _leave(self, outputs: Mapping[str, Value], now: float) -> Action:
         """End the innermost function with success."""
+        try:
+            self._keep_secrets(outputs)
+            shown = self._shown_values(outputs)
+        except StepFailed as error:
+            return self._fail_frame(str(error), now)
         frame = self._stack.pop()
-        self._keep_secrets(outputs)
-        shown = {name: self._shown(value) for name, value in outputs.items()}
         result = _added_up(evolve(frame.result, status=Status.SUCCESS, outputs=shown, ended=now))
         if not self._stack:
             self._result = result
@@ -423,19 +435,19 @@ class Run:
     def _fail_step(self, error: str, now: float) -> Finish:
         """End the run: the step that was being loaded failed."""
         frame = self._stack[-1]
-        failed = evolve(frame.result.steps[-1], status=Status.FAILURE, error=self.secrets.scrub(error), ended=now)
+        failed = evolve(frame.result.steps[-1], status=Status.FAILURE, error=self._said(error), ended=now)
         frame.result = evolve(frame.result, steps=(*frame.result.steps[:-1], failed))
         self._end_all(Status.FAILURE, f"step `{failed.name}`: {failed.error}", now)
         return Finish(result=self._result)
 
     def _fail_frame(self, error: str, now: float) -> Finish:
         """End the run: the innermost function failed."""
-        self._end_all(Status.FAILURE, self.secrets.scrub(error), now)
+        self._end_all(Status.FAILURE, self._said(error), now)
         return Finish(result=self._result)
 
     def _fail_whole(self, error: str, now: float) -> Finish:
         """End the run before it has begun."""
-        self._result = evolve(self._result, status=Status.FAILURE, error=self.secrets.scrub(error), ended=now)
+        self._result = evolve(self._result, status=Status.FAILURE, error=self._said(error), ended=now)
         return Finish(result=self._result)
 
     def _end_all(self, status: Status, error: str | None, now: float) -> None:
@@ -518,12 +530,30 @@ class Run:
         self.secrets.add(text)
         return text
 
+    def _said(self, error: str) -> str:
+        """Return an error as people may see it."""
+        said = self.secrets.scrub(error)
+        return said if len(said) <= _LONGEST_ERROR else f"{said[: _LONGEST_ERROR - 1]}…"
+
     def _shown(self, value: Value) -> Value:
-        """Return a value as people may see it."""
+        """Return a value as people may see it, for the tree.
+
+        Raises:
+            StepFailed: There is too much in that already.
+        """
+        self._kept += weight_of(value)
+        if self._kept > MAX_KEPT:
+            raise StepFailed(
+                f"the inputs, outputs, variables and commands of all steps are too much together; at most {MAX_KEPT}"
+                " parts are kept, of which 40 characters count as one"
+            )
         return _mapped(mask(value), self.secrets.scrub)
 
+    def _shown_values(self, values: Mapping[str, Value]) -> dict[str, Value]:
+        return {str(self._shown(name)): self._shown(value) for name, value in values.items()}
+
     def _shown_texts(self, texts: "Mapping[str, str] | Mapping[str, str | Hidden]") -> dict[str, str]:
-        return {name: str(self._shown(text)) for name, text in texts.items()}
+        return {str(self._shown(name)): str(self._shown(text)) for name, text in texts.items()}
 
 
 def _added_up(result: StepResult) -> StepResult:
@@ -544,11 +574,9 @@ def _mapped(value: Value, change: Callable[[str], str]) -> Value:
 
 
 def _no_such_input(name: str, function: Function) -> str:
-    from difflib import get_close_matches
-
-    near = get_close_matches(name, function.inputs, n=1)
+    near = nearest(name, function.inputs)
     known = ", ".join(f"`{each}`" for each in function.inputs) or "none"
-    return f"there is no input `{name}`; " + (f"did you mean `{near[0]}`?" if near else f"the function has {known}")
+    return f"there is no input `{name}`; " + (f"did you mean `{near}`?" if near else f"the function has {known}")
 
 
 def _exit(code: int) -> str:

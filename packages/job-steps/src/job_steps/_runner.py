@@ -1,6 +1,7 @@
 """Steps that run: does what the core says, and tells it what came of it."""
 
 import os
+import re
 import shutil
 import stat
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -108,6 +109,9 @@ async def run_steps(
     finally:
         with anyio.CancelScope(shield=True):
             await to_thread.run_sync(partial(shutil.rmtree, base, ignore_errors=True))
+
+
+_FILE_NAME = re.compile(r"[A-Za-z0-9_]{1,200}")
 
 
 class _Aborted(Exception):
@@ -223,9 +227,9 @@ def _write_variables(variables: Sequence[Variable], base: Path) -> Sequence[Vari
         if variable.is_file:
             directory = base / "variables" / str(number)
             directory.mkdir(mode=0o700, parents=True)
-            path = directory / (variable.key if variable.key.isidentifier() else "value")
+            path = directory / (variable.key if _FILE_NAME.fullmatch(variable.key) else "value")
             path.touch(mode=0o600)
-            path.write_text(variable.value)
+            path.write_bytes(variable.value.encode(errors="replace"))
             written.append(evolve(variable, value=str(path)))
         else:
             written.append(variable)
@@ -233,8 +237,11 @@ def _write_variables(variables: Sequence[Variable], base: Path) -> Sequence[Vari
 
 
 def _make_files(*paths: str) -> None:
-    for path in paths:
-        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+    try:
+        for path in paths:
+            os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+    except OSError as error:  # a disk is full; or an earlier step has been there
+        raise StepFailed(f"a file for outputs or exports cannot be made: {error.strerror or error}") from error
 
 
 def _take_files(*paths: str) -> "list[bytes | None]":

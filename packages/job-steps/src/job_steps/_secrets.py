@@ -2,6 +2,7 @@
 
 from attrs import define, field
 
+from job_steps._errors import StepFailed
 from job_steps._values import MASKED
 
 SHORTEST = 8
@@ -10,6 +11,9 @@ accepts no masked variable that is shorter."""
 
 LONGEST = 4096
 """Bytes of a piece of a secret that is looked for: of longer lines, each such piece."""
+
+MOST = 2000
+"""Such pieces of all secrets of a run: a log is searched for each of them."""
 
 _MASKED = MASKED.encode()
 
@@ -22,13 +26,17 @@ class Secrets:
     _sorted: list[bytes] = field(init=False, factory=list, repr=False)
 
     def add(self, secret: str) -> None:
-        """Mask this text from now on, as far as it is long enough."""
+        """Mask this text from now on, as far as it is long enough.
+
+        Raises:
+            StepFailed: There are too many.
+        """
         for line in secret.splitlines():
             if len(line) >= SHORTEST:
                 whole = line.encode("utf-8", "surrogatepass")
                 self._pieces |= {whole[start : start + LONGEST] for start in range(0, len(whole), LONGEST)}
-        if len(self._pieces) != len(self._sorted):
-            self._sorted = sorted(self._pieces, key=lambda piece: (-len(piece), piece))
+        if len(self._pieces) > MOST:
+            raise StepFailed(f"more than {MOST} lines that are to be masked, of all sensitive values of this run")
 
     def scrub(self, text: str) -> str:
         """Mask all secrets in a text."""
@@ -36,16 +44,21 @@ class Secrets:
             return text
         return self.mask(text.encode("utf-8", "surrogatepass")).decode("utf-8", "surrogatepass")
 
+    def _longest_first(self) -> list[bytes]:
+        if len(self._pieces) != len(self._sorted):
+            self._sorted = sorted(self._pieces, key=lambda piece: (-len(piece), piece))
+        return self._sorted
+
     def mask(self, data: bytes) -> bytes:
         """Mask all secrets in bytes, the longer ones first."""
-        for piece in self._sorted:
+        for piece in self._longest_first():
             data = data.replace(piece, _MASKED)
         return data
 
     def unfinished(self, data: bytes) -> int:
         """How many bytes at the end may be the beginning of a secret."""
         longest = 0
-        for piece in self._sorted:
+        for piece in self._longest_first():
             tail = data[-(len(piece) - 1) :] if len(piece) > 1 else b""
             start = tail.find(piece[:1])
             while 0 <= start < len(tail) - longest:

@@ -5,8 +5,10 @@ list may be half hidden, and a text that was put together shows what is not secr
 """
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
+from json.encoder import encode_basestring
 from typing import TypeAlias
 
 from attrs import field, frozen
@@ -25,8 +27,14 @@ MAX_TEXT = 4 * 1024 * 1024
 MAX_NODES = 100_000
 """Texts, numbers, lists and structs in one value."""
 
+_CHARACTERS = 40
+"""That are as much work as one node."""
+
 _ESCAPED = {ord(each): f"\\u{ord(each):04x}" for each in "<>&\u2028\u2029"}
 """What Go's encoding/json does not leave in a string, so that steps see the same here and there."""
+
+_HALF = re.compile("[\ud800-\udfff]")
+"""Half of a character, which JSON can write and no encoding has."""
 
 KINDS = ("string", "number", "boolean", "array", "struct")
 """The types that inputs and outputs may have, as files name them."""
@@ -126,6 +134,16 @@ def bounded(value: Value) -> Value:
     Raises:
         StepFailed: It is.
     """
+    weight_of(value)
+    return value
+
+
+def weight_of(value: Value) -> int:
+    """Return how much work it is to go through a value, in its nodes, of which 40 characters count as one.
+
+    Raises:
+        StepFailed: It is too big.
+    """
     left, characters = MAX_NODES, MAX_TEXT
     waiting = [(value, 0)]
     while waiting:
@@ -143,7 +161,7 @@ def bounded(value: Value) -> Value:
         if left < 0 or characters < 0 or depth > MAX_DEPTH or len(waiting) > MAX_NODES:
             most = f"{MAX_NODES} values, {MAX_TEXT} characters and {MAX_DEPTH} levels"
             raise StepFailed(f"a value that is too big; at most {most} are possible")
-    return value
+    return MAX_NODES - left + (MAX_TEXT - characters) // _CHARACTERS
 
 
 def _plain_text(value: Value) -> str:
@@ -184,9 +202,7 @@ def _write(value: Value, pieces: list[str]) -> None:
 
 
 def _quoted(text: str) -> str:
-    from json import dumps
-
-    return dumps(text, ensure_ascii=False).translate(_ESCAPED)
+    return encode_basestring(text).translate(_ESCAPED)
 
 
 def number_text(number: float) -> str:
@@ -223,6 +239,11 @@ def whole(number: float) -> "int | float":
     return int(number) if number.is_integer() and abs(number) < 2**53 else number
 
 
+def whole_text(text: str) -> str:
+    """Return a text in which halves of characters are U+FFFD, as Go reads them: no command can be given any."""
+    return text if text.isascii() else _HALF.sub("\ufffd", text)
+
+
 def checked(value: object, *, depth: int = 0) -> Value:
     """Take data that came from outside, as JSON has it, for a value.
 
@@ -231,7 +252,9 @@ def checked(value: object, *, depth: int = 0) -> Value:
     """
     if depth > MAX_DEPTH:
         raise ValueError(f"more than {MAX_DEPTH} levels of lists and structs")
-    if value is None or isinstance(value, (bool, str)):
+    if isinstance(value, str):
+        return whole_text(value)
+    if value is None or isinstance(value, bool):
         return value
     if isinstance(value, (int, float)):
         try:
@@ -242,7 +265,7 @@ def checked(value: object, *, depth: int = 0) -> Value:
             raise ValueError(f"{value} as a number; expected a finite one")
         return whole(number)
     if isinstance(value, Mapping):
-        return {str(key): checked(each, depth=depth + 1) for key, each in value.items()}
+        return {whole_text(str(key)): checked(each, depth=depth + 1) for key, each in value.items()}
     if isinstance(value, Sequence) and not isinstance(value, (bytes, bytearray)):
         return [checked(each, depth=depth + 1) for each in value]
     raise ValueError(f"{type(value).__name__} as a value; expected what JSON has")

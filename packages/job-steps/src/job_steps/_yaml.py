@@ -14,7 +14,7 @@ import yaml
 from attrs import define, field, frozen
 
 from job_steps._errors import StepsInvalid
-from job_steps._values import MAX_DEPTH, Value, number_of
+from job_steps._values import MAX_DEPTH, Value, number_of, whole_text
 
 MAX_LENGTH = 1024 * 1024
 """Characters of one file."""
@@ -191,7 +191,7 @@ class _Composer:
                 self._fail(line, "a key that is a list or a mapping; keys are text")
             if node.text != "<<" and node.text in top.node.items:
                 first = top.node.items[node.text][0]
-                self._fail(line, f"the key `{node.text}` stands here a second time; the first is in line {first}")
+                self._fail(line, f"the key `{node.text[:40]}` stands here a second time; the first is in line {first}")
             top.key = (line, node.text)
         else:
             key_line, key = top.key
@@ -212,15 +212,17 @@ class _Composer:
 
     def _aliased(self, anchor: str, line: int) -> Node:
         if anchor not in self.anchors:
-            self._fail(line, f"the alias `*{anchor}` has no anchor before it")
+            self._fail(line, f"the alias `*{anchor[:40]}` has no anchor before it")
         node = self.anchors[anchor]
         if node is None:
-            self._fail(line, f"the alias `*{anchor}` stands inside what it stands for")
+            self._fail(line, f"the alias `*{anchor[:40]}` stands inside what it stands for")
         return node
 
     def _resolve(self, event: yaml.ScalarEvent, line: int) -> Value:
         """Find out what a scalar means: by its tag, or by how it is written."""
         text = event.value
+        if text != whole_text(text):  # the fast parser refuses it by itself
+            self._fail(line, "not YAML: found invalid Unicode character escape code")
         kind = _TAGS.get(event.tag or "")
         if event.tag not in (None, "!") and kind not in ("null", "bool", "int", "float", "str"):
             self._check_tag(event.tag, "str", line)
@@ -249,7 +251,7 @@ class _Composer:
 
     def _check_tag(self, tag: str | None, kind: str, line: int) -> None:
         if tag not in (None, "!") and _TAGS.get(tag or "") != kind:
-            self._fail(line, f"the tag `{tag}`; steps need no tags")
+            self._fail(line, f"the tag `{(tag or '')[:80]}`; steps need no tags")
 
     def _fail(self, line: int, message: str) -> NoReturn:
         raise StepsInvalid(message, source=self.source, line=line)
