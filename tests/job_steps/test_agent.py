@@ -19,9 +19,10 @@ from job_steps import _zipapp
 from job_steps._agent._job import KeptJob, directory_of
 from job_steps._agent._log import JobLog
 from job_steps._agent._main import main
-from job_steps._agent._running import Rules
+from job_steps._agent._running import Rules, prepare, run
 from job_steps._agent._service import Service
 from job_steps._grpc_server import serve
+from job_steps._messages import RunMessage
 from job_steps.client import CallFailed, Code, RunRequest, step_runner
 from tests.fleeting.local_agents import POLL
 from tests.job_steps.agents import PATIENCE, agent
@@ -259,6 +260,30 @@ def test_a_policy_that_is_none_keeps_the_agent_from_starting(
     assert main(["serve", str(tmp_path / "agent"), "--policy", str(tmp_path / "policy.json")]) == 2
     assert "unknown key 'scriptz' in a policy" in capsys.readouterr().err
     assert not (tmp_path / "agent").exists()
+
+
+@pytest.mark.anyio
+async def test_the_machine_and_a_manager_may_both_add_steps(tmp_path: Path) -> None:
+    """The machine's are around all others, and need no leave of the manager's policy; its own need the machine's."""
+    machines = {"before": [{"name": "first", "script": "echo 1"}], "after": [{"name": "last", "script": "echo 5"}]}
+    managers = {"scripts": False, "before": [{"name": "scan", "script": "echo 2"}], "allowed_paths": ["ci"]}
+    (tmp_path / "ci").mkdir()
+    (tmp_path / "ci" / "step.yml").write_text("{}\n---\nexec: {command: [echo, '3']}\n")
+    admitted = Rules.of([managers]).admitted("- {name: build, step: ./ci}\n")
+    asked = RunMessage(id="x", work_dir=str(tmp_path), steps=admitted)
+    printed = b""
+
+    async def log(data: bytes) -> None:
+        nonlocal printed
+        printed += data
+
+    files = tmp_path / "files"
+    files.mkdir()
+    prepared = await prepare(asked, Rules.of([machines, managers]))
+    outcome = await run(prepared, mark="x", files=files, log=log, on_result=lambda _: None)
+    assert [line for line in printed.decode().splitlines() if line.isdigit()] == ["1", "2", "3", "5"], outcome.message
+    with pytest.raises(CallFailed, match="the policy's scripts refuses the step 'scan'"):
+        await prepare(asked, Rules.of([{"scripts": False, "allowed_paths": ["*"]}, managers]))
 
 
 def test_the_shortest_time_of_all_rules_counts() -> None:

@@ -1,5 +1,7 @@
 """A policy where a job is admitted, and again where its steps are loaded."""
 
+import json
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -88,6 +90,34 @@ def test_steps_are_put_before_and_after_once(head: str) -> None:
     assert admit_steps(policy, once) == once
 
 
+def test_a_job_cannot_put_another_step_in_the_place_of_one_that_is_added() -> None:
+    """To Python, its numbers may be equal; and a name may be written without quotes."""
+    strict = {"name": "true", "script": "echo $STRICT", "env": {"STRICT": 1}}
+    policy = Policy(before=[strict])
+    own = admit_steps(policy, "- {name: build, script: echo}")
+    text = "- {{name: 'true', script: echo $STRICT, env: {{STRICT: {}}}}}\n- {{name: build, script: echo}}\n"
+    assert refusal(policy, text.format("true")) == ("before", "true")
+    assert [admit_steps(policy, text.format(each)) for each in ("0x1", "1.0")] == [own, own]
+    assert refusal(policy, "- {name: true, script: echo}\n") == ("before", "true")
+
+
+def test_a_jobs_own_steps_stay_as_they_are_written() -> None:
+    """A number is a text where one is expected, whether the policy adds anything or not."""
+    text = "- {name: build, script: echo, env: {A: 1.10, B: 0x1F, C: 'x', D: yes, E: 1e3}}\n"
+    for policy in (Policy(), Policy(before=[SCAN])):
+        build = read_steps(admit_steps(policy, text)).steps[-1]
+        assert dict(build.env) == {"A": "1.10", "B": "0x1F", "C": "x", "D": "yes", "E": "1e3"}
+
+
+def test_what_aliases_make_long_is_refused() -> None:
+    """When it is written again, each of them is as long as what it stands for."""
+    long = "- {name: a, script: &a '" + "x" * 100_000 + "'}\n"
+    text = long + "".join(f"- {{name: s{n}, script: *a}}\n" for n in range(20))
+    assert admit_steps(Policy(), text) == text
+    with pytest.raises(StepsInvalid, match="those behind aliases included"):
+        admit_steps(Policy(before=[SCAN]), text)
+
+
 def test_what_cannot_be_read_is_not_admitted() -> None:
     """It is the reader's error."""
     with pytest.raises(StepsInvalid):
@@ -135,7 +165,41 @@ async def test_steps_of_the_policy_need_no_leave(tmp_path: Path) -> None:
     assert (result.status, log) == (Status.SUCCESS, b"scanned\nbuilt\nsigned\n")
 
 
-async def ran(policy: Policy, text: str, directory: Path) -> tuple[StepResult, bytes]:
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{}\n---\nenv: {BASH_ENV: '${{ work_dir }}/evil', WHO: job}\nrun:\n- {name: build, script: 'true'}\n",
+        "- {name: build, step: ./leak}\n",
+    ],
+)
+async def test_a_job_does_not_change_what_the_policys_steps_run(text: str, tmp_path: Path) -> None:
+    """Neither by its environment nor by exports; they ask for what they want to know, and may export to each other."""
+    (tmp_path / "evil").write_text("echo evil\n")
+    exports(tmp_path / "scan", "echo scan ${WHO-nobody}", FROM="scan")
+    exports(tmp_path / "leak", "echo build $FROM", BASH_ENV=f"{tmp_path}/evil", PATH=str(tmp_path), WHO="job")
+    script = "env true; echo sign ${WHO-nobody} $ASKED $FROM"
+    sign = {"name": "sign", "script": script, "env": {"ASKED": "${{ env.WHO }}"}}
+    policy = Policy(before=[{"name": "scan", "step": "./scan"}], after=[sign])
+    given = {"PATH": "/usr/bin:/bin", "BASH_ENV": str(tmp_path / "evil"), "WHO": "job"}
+    result, log = await ran(policy, text, tmp_path, env=given)
+    assert result.error is None
+    said = log.decode().splitlines()
+    assert (said[0], said[-1]) == ("scan nobody", "sign nobody job scan")
+    assert said.count("evil") == (0 if "leak" in text else 1)  # in bash, which is the job's own step alone
+
+
+def exports(directory: Path, script: str, **variables: str) -> None:
+    """Write a function that exports variables."""
+    directory.mkdir()
+    lines = [json.dumps({"name": name, "value": value}) for name, value in variables.items()]
+    command = ["/bin/sh", "-c", f"{script}; printf '%s\\n' \"$@\" > ${{{{ export_file }}}}", "sh", *lines]
+    (directory / "step.yml").write_text(f"{{}}\n---\n{json.dumps({'exec': {'command': command}})}\n")
+
+
+async def ran(
+    policy: Policy, text: str, directory: Path, env: Mapping[str, str] | None = None
+) -> tuple[StepResult, bytes]:
     """Run a list as the agent does; returns what came of it, and what was printed."""
     printed = b""
 
@@ -146,13 +210,15 @@ async def ran(policy: Policy, text: str, directory: Path) -> tuple[StepResult, b
     result = await run_steps(
         read_steps(admit_steps(policy, text)),
         directory=directory,
-        env={"PATH": "/usr/bin:/bin"},
+        env=env or {"PATH": "/usr/bin:/bin"},
+        own=policy.own_names,
+        own_env={"PATH": "/usr/bin:/bin"},
         variables=[Variable(key="WHERE", value="./elsewhere")],
         log=log,
         admit=gate(policy),
     )
     return result, b"".join(
-        line for line in printed.splitlines(keepends=True) if line[:3] in (b"ran", b"sca", b"bui", b"sig")
+        line for line in printed.splitlines(keepends=True) if line[:3] in (b"ran", b"sca", b"bui", b"sig", b"evi")
     )
 
 

@@ -4,11 +4,13 @@ import os
 import subprocess
 from pathlib import Path
 
+import anyio
 import pytest
+from anyio.abc import ByteStream, SocketAttribute
 from attrs import frozen
 
 from job_steps import Origin, Status, Step
-from tests.job_steps.running import Project
+from tests.job_steps.running import ENV, Project
 
 pytestmark = pytest.mark.anyio
 
@@ -187,3 +189,55 @@ async def test_a_repository_that_is_too_big_is_refused(
     result = await project.run(f"- {{name: a, func: '{repository.url}@main'}}\n")
     assert result.error
     assert "bytes of files; at most 10000 are fetched" in result.error
+
+
+async def test_a_branch_that_is_called_like_a_commit_is_none(project: Project, repository: Repository) -> None:
+    """A version of 64 digits is one of a repository with SHA-256: git took it for the name of a branch before."""
+    name = "a" * 64
+    repository.git("branch", name)
+    result = await project.run(f"- {{name: a, func: '{repository.url}@{name}'}}\n")
+    assert result.status is Status.FAILURE
+    assert "cannot be fetched" in str(result.error)
+
+
+async def test_a_job_does_not_say_where_git_gets_what_a_policy_allows(
+    project: Project, repository: Repository, tmp_path: Path
+) -> None:
+    """Nor which git that is, if whoever runs the steps has an environment of their own."""
+    evil = Repository(tmp_path / "evil")
+    evil.directory.mkdir()
+    evil.git("init", "--quiet", "--initial-branch=main")
+    evil.commit(steps=says("evil"))
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "git").symlink_to("/bin/false")
+    instead = {
+        "GIT_CONFIG_COUNT": "1",
+        "GIT_CONFIG_KEY_0": f"url.{evil.url}.insteadOf",
+        "GIT_CONFIG_VALUE_0": repository.url,
+    }
+    for env in (instead, {"PATH": f"{tmp_path}/bin:{os.environ['PATH']}"}):
+        project.log.clear()
+        result = await project.run(f"- {{name: a, func: '{repository.url}@v1'}}\n", env=env, own_env=ENV)
+        assert result.error is None
+        assert project.lines[-1] == "one"
+
+
+@pytest.mark.parametrize(("path", "asked"), [("moved", ["moved", "moved.git"]), ("moved.git", ["moved.git"])])
+async def test_a_server_cannot_send_git_elsewhere(project: Project, path: str, asked: list[str]) -> None:
+    """What a policy has looked at is the address: another one, with `.git` behind it, is the only one that is tried."""
+    found = []
+
+    async def answer(stream: ByteStream) -> None:
+        async with stream:
+            request = await stream.receive()
+            found.append(request.split(b"/info/refs", 1)[0].decode().removeprefix("GET /"))
+            lines = ["HTTP/1.1 302 Found", "Location: /other/info/refs", "Content-Length: 0", "Connection: close"]
+            await stream.send("\r\n".join([*lines, "", ""]).encode())
+
+    async with await anyio.create_tcp_listener(local_host="127.0.0.1") as listener, anyio.create_task_group() as tasks:
+        tasks.start_soon(listener.serve, answer)
+        port = listener.extra(SocketAttribute.local_port)
+        result = await project.run(f"- {{name: a, func: 'http://127.0.0.1:{port}/{path}@v1'}}\n")
+        tasks.cancel_scope.cancel()
+    assert found == asked
+    assert "redirects to another address; write the one that it has now" in str(result.error)

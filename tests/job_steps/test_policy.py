@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from job_steps._policy import Asked, Kind, Policy, PolicyRefused, admit, as_mapping, check, policy_of
+from job_steps._references import without_login
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 DIGEST = "sha256:" + "0" * 64
@@ -295,6 +296,24 @@ def test_paths(location: str, origin: Kind | None, rule: str) -> None:
     assert refused_by(policy, asked(location, kind=Kind.PATH, origin=origin)) == rule
 
 
+@pytest.mark.parametrize(
+    ("location", "file", "pattern", "rule"),
+    [
+        ("ci", "lint.yml", "ci/lint.yml", ""),
+        ("./ci", "lint.yml", "ci/lint.yml", ""),
+        ("ci", "lint.yml", "ci", ""),
+        ("ci", "other.yml", "ci/lint.yml", "allowed_paths"),
+        ("ci", "", "ci/lint.yml", "allowed_paths"),
+        ("/etc/steps", "", "*", "allowed_paths"),
+        ("ci", "", "/*", "allowed_paths"),
+    ],
+)
+def test_patterns_of_files_and_of_directories(location: str, file: str, pattern: str, rule: str) -> None:
+    """A pattern may name a file; one that is relative is for the job's directory alone."""
+    policy = Policy(allowed_paths=(pattern,))
+    assert refused_by(policy, evolve(asked(location, kind=Kind.PATH), file=file)) == rule
+
+
 def test_scripts_are_refused_to_a_jobs_author_alone() -> None:
     """A step that was allowed has what scripts it likes."""
     policy = Policy(scripts=False)
@@ -365,3 +384,51 @@ def test_a_policy_says_whether_it_refuses_anything() -> None:
     assert not nothing.restricts
     changes: list[dict[str, Any]] = [{"scripts": False}, {"commits": True}, {"allowed_git": ()}, {"allowed_paths": ()}]
     assert all(evolve(nothing, **change).restricts for change in changes)
+
+
+@pytest.mark.parametrize(
+    ("location", "version"),
+    [
+        ("r.io/steps/../other", "v1"),
+        ("r.io/steps//x", "v1"),
+        ("r.io/steps/x", "v1@sha256:0"),
+        ("r.io/steps/x", "v1/../v2"),
+    ],
+)
+def test_an_image_that_a_registry_may_take_for_another_is_refused(location: str, version: str) -> None:
+    """Its name is a path in requests, where `..` leads up."""
+    policy = Policy(allowed_images=("r.io/steps/*:v1*",))
+    assert refused_by(policy, asked(location, version, kind=Kind.IMAGE)) == "allowed_images"
+
+
+@pytest.mark.parametrize(
+    ("location", "rule"),
+    [
+        ("file:///srv/git/x.git", ""),
+        ("file://other/srv/git/x", "allowed_git"),
+        ("file:///srv/git/../x", "allowed_git"),
+        ("file:///etc/x", "allowed_git"),
+        ("https:///srv/git/x", "allowed_git"),
+    ],
+)
+def test_a_repository_of_the_machine_has_no_host(location: str, rule: str) -> None:
+    """It can be allowed as others can."""
+    assert refused_by(Policy(allowed_git=("file:///srv/git/*",)), asked(location, "v1")) == rule
+
+
+def test_a_host_of_other_letters_is_no_pattern_s() -> None:
+    """Programs do not agree on how they are written in ASCII."""
+    policy = Policy(allowed_git=("*.example.com/*",))
+    assert refused_by(policy, asked("git\u3002evil.example.com/x", "v1")) == "allowed_git"
+
+
+def test_steps_that_are_added_have_names() -> None:
+    """By which a job's own are kept apart from them."""
+    for step in ({"script": "true"}, {"name": True, "script": "true"}):
+        with pytest.raises(ValueError, match="each have a name, a string"):
+            Policy(before=[step])
+
+
+def test_a_login_is_cut_off_to_its_last_character() -> None:
+    """A password may have an `@`, of which the last in the address begins the host."""
+    assert without_login("https://user:pass@word@example.com/x@main") == "https://example.com/x@main"

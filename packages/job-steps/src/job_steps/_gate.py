@@ -7,16 +7,18 @@ another list than the one that runs.
 import json
 import posixpath
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+
+from attrs import define, field
 
 from job_steps._definitions import Step
+from job_steps._errors import StepsInvalid
 from job_steps._expressions import has_expression
-from job_steps._policy import Asked, Kind, Policy, PolicyRefused, admit, check
+from job_steps._policy import Asked, Kind, Policy, PolicyRefused, admit, bounds, check
 from job_steps._reading import read_steps
 from job_steps._references import BuiltinReference, DynamicReference, GitReference, ImageReference, LocalReference
 from job_steps._run import Origin
-from job_steps._values import Value
-from job_steps._yaml import plain, read_documents
+from job_steps._yaml import MAX_LENGTH, Mapping, Node, Sequence, plain, read_documents
 
 _JOB = Origin(kind="job")
 _KINDS = {"git": Kind.GIT, "image": Kind.IMAGE, "builtin": Kind.BUILTIN}
@@ -48,21 +50,31 @@ def admit_steps(policy: Policy, text: str) -> str:
             raise PolicyRefused(rule, "exec", "steps can be added to a list alone; make the command a step of one")
         return text
     asked = [asked_of(step, (step.name,), _JOB, is_evaluated=False) for step in function.steps]
-    documents = [plain(each.root) for each in read_documents(text, source="steps")]
-    calls = _list_of(documents[-1])
-    admitted = admit(policy, calls, asked)
-    if admitted == tuple(calls):
+    documents = [each.root for each in read_documents(text, source="steps")]
+    nodes = _list_of(documents[-1])
+    calls = [found for each in nodes if isinstance(found := plain(each), dict)]  # each is, or it was not read
+    admit(policy, calls, asked)
+    if not (policy.before or policy.after):
         return text
-    last = documents[-1]
-    return written(*documents[:-1], {**last, "run": admitted} if isinstance(last, dict) else admitted)
+    first, last = bounds(policy, calls)
+    copied = _Copy()
+    before, after = (map(_json, each) for each in (policy.before, policy.after))
+    steps = f"[{', '.join([*before, *map(copied.text, nodes[first:last]), *after])}]"
+    root = documents[-1]
+    whole = steps if isinstance(root, Sequence) else copied.text(root, run=steps)
+    return "\n---\n".join([*map(copied.text, documents[:-1]), whole]) + "\n"
 
 
-def gate(policy: Policy) -> Callable[[Step, tuple[str, ...], Origin], None]:
+def gate(policy: Policy, *, exempt: Collection[str] = ()) -> Callable[[Step, tuple[str, ...], Origin], None]:
     """Give what looks at each step right before it is loaded; see `run_steps`. The job's list has to be admitted.
 
     What it gives raises `PolicyRefused`. The policy's own steps need no leave, and neither do those that they call.
+
+    Args:
+        policy: What is allowed.
+        exempt: Names of the list's steps that need no leave either, such as those of a policy above this one.
     """
-    own = {str(call.get("name")) for call in (*policy.before, *policy.after)}
+    own = policy.own_names.union(exempt)
 
     def look(step: Step, path: tuple[str, ...], origin: Origin) -> None:
         if path[0] not in own:
@@ -73,8 +85,38 @@ def gate(policy: Policy) -> Callable[[Step, tuple[str, ...], Origin], None]:
 
 def written(*documents: object) -> str:
     """Write documents, as every reader of YAML reads them."""
-    texts = (json.dumps(each, ensure_ascii=False, allow_nan=False) for each in documents)
-    return "\n---\n".join(_UNPRINTABLE.sub(lambda found: f"\\u{ord(found[0]):04x}", text) for text in texts) + "\n"
+    return "\n---\n".join(map(_json, documents)) + "\n"
+
+
+def _json(document: object) -> str:
+    text = json.dumps(document, ensure_ascii=False, allow_nan=False)
+    return _UNPRINTABLE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
+@define
+class _Copy:
+    """Writes nodes again, a number as it was written: `1.10` stays that where a text is expected."""
+
+    _left: int = field(init=False, default=MAX_LENGTH)
+
+    def text(self, node: Node, *, run: str = "") -> str:
+        """Write a node; *run* stands in place of its `run`."""
+        if isinstance(node, Sequence):
+            return f"[{', '.join(map(self.text, node.items))}]"
+        if isinstance(node, Mapping):
+            items = node.items.items()
+            pairs = ((key, run if run and key == "run" else self.text(each)) for key, (_, each) in items)
+            return f"{{{', '.join(f'{self._counted(_json(key))}: {value}' for key, value in pairs)}}}"
+        if node.value is None:
+            return self._counted("null")
+        return self._counted(_json(node.value) if isinstance(node.value, str) else node.text)
+
+    def _counted(self, text: str) -> str:
+        self._left -= len(text)
+        if self._left < 0:  # aliases may stand for any number of long texts
+            why = f"more than {MAX_LENGTH} characters, those behind aliases included"
+            raise StepsInvalid(why, source="steps", line=1)
+        return text
 
 
 def asked_of(step: Step, path: tuple[str, ...], origin: Origin, *, is_evaluated: bool) -> Asked:
@@ -90,7 +132,8 @@ def asked_of(step: Step, path: tuple[str, ...], origin: Origin, *, is_evaluated:
     if not is_evaluated and (has_expression(location) or has_expression(version)):
         kind = Kind.EXPRESSION
     from_ = _KINDS.get(origin.kind) or (None if origin.kind == "job" and len(path) == 1 else Kind.PATH)
-    return Asked(step="/".join(path), kind=kind, location=location, version=version, origin=from_)
+    file = (step.reference.file or "") if isinstance(step.reference, LocalReference) else ""
+    return Asked(step="/".join(path), kind=kind, location=location, file=file, version=version, origin=from_)
 
 
 def _place(step: Step, origin: Origin) -> tuple[Kind, str, str]:
@@ -114,6 +157,6 @@ def _located(reference: LocalReference, origin: Origin) -> str:
     return posixpath.relpath(place, root) if root and (place == root or place.startswith(f"{root}/")) else place
 
 
-def _list_of(document: Value) -> list[dict[str, Value]]:
-    found = document["run"] if isinstance(document, dict) else document
-    return [each for each in found if isinstance(each, dict)] if isinstance(found, list) else []
+def _list_of(root: Node) -> "list[Node]":
+    found = root.items["run"][1] if isinstance(root, Mapping) else root
+    return found.items if isinstance(found, Sequence) else []

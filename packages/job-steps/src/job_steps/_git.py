@@ -14,7 +14,7 @@ from tempfile import mkdtemp
 
 import anyio
 from anyio import to_thread
-from attrs import define, field
+from attrs import define, evolve, field
 
 from job_steps._errors import NotLoaded, StepFailed
 from job_steps._process import run_command
@@ -33,8 +33,15 @@ _PROTOCOLS = "file:http:https:ssh"
 _COMMIT = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
 _SHORT_COMMIT = re.compile(r"[0-9a-f]{8,63}")
 _REVISION = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./+-]{0,254}")
-_LIMITED = ("sh", "-c", f'ulimit -f {MAX_SIZE // 512} && exec "$@"', "sh", "git")
-"""How git is started: no file that it writes gets bigger, a pack neither."""
+_DIGITS_OF_SHA256 = 64
+_REDIRECT = re.compile(r"returned error: 30[1278]\b")
+_LIMITED = ("sh", "-c", f'ulimit -f {MAX_SIZE // 512} && exec "$@"', "sh", "git", "-c", "http.followRedirects=false")
+"""How git is started: no file that it writes gets bigger, a pack neither; and what it fetches comes from the address
+that was looked at."""
+
+
+class _Redirected(NotLoaded):
+    """The server sends to another address."""
 
 
 @define
@@ -53,6 +60,17 @@ class Repositories:
         """
         if not _REVISION.fullmatch(reference.rev) or ".." in reference.rev:
             raise NotLoaded(f"`{reference.rev[:80]}` cannot be a revision; expected a commit, a branch or a tag")
+        try:
+            return await self._fetch(reference)
+        except _Redirected as elsewhere:
+            if reference.url.endswith(".git"):
+                raise NotLoaded(str(elsewhere)) from None
+        try:  # the one place where servers such as GitLab send whom they could have answered
+            return await self._fetch(evolve(reference, url=f"{reference.url.rstrip('/')}.git"))
+        except _Redirected as elsewhere:
+            raise NotLoaded(str(elsewhere)) from None
+
+    async def _fetch(self, reference: GitReference) -> tuple[str, Path]:
         commit = reference.rev if _COMMIT.fullmatch(reference.rev) else await self._resolve(reference)
         place = self.directory / hashlib.sha256(reference.url.encode()).hexdigest()[:20] / commit
         if not await to_thread.run_sync(place.is_dir):
@@ -83,7 +101,8 @@ class Repositories:
             store, files = base / "git", base / "files"
             files.mkdir()
             git = partial(self._git, "--git-dir", str(store), reference=reference)
-            await git("init", "--quiet", "--bare", "--template=")
+            kind = "sha256" if len(commit) == _DIGITS_OF_SHA256 else "sha1"  # else, it would be taken for a branch
+            await git("init", "--quiet", "--bare", "--template=", f"--object-format={kind}")
             await git("fetch", "--quiet", "--depth=1", "--no-tags", "--no-recurse-submodules", reference.url, commit)
             listing = await git("ls-tree", "-r", "-l", "--full-tree", "FETCH_HEAD")
             sizes = [line.split(None, 4)[3] for line in listing.splitlines()]
@@ -127,6 +146,10 @@ class Repositories:
         except StepFailed as error:
             raise NotLoaded(f"{reference} cannot be fetched: {error}") from error
         text = b"".join(said).decode(errors="replace")
+        if ended.code and _REDIRECT.search(text):
+            raise _Redirected(
+                f"{without_login(reference.url)} redirects to another address; write the one that it has now"
+            )
         if ended.code:
             last = without_login(_told(text, reference))
             raise NotLoaded(f"{reference} cannot be fetched; git ended with exit status {ended.code}: {last}")

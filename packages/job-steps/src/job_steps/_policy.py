@@ -22,6 +22,9 @@ from job_steps._errors import StepRefused
 
 _COMMIT = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
+_PART = r"[a-z0-9]+(?:[._-]+[a-z0-9]+)*"
+_IMAGE = re.compile(rf"[^/\s]+(?:/{_PART})+")
+_TAG = re.compile(rf"[\w][\w.-]{{0,127}}|{_DIGEST.pattern}", re.ASCII)
 _PORTS = {"https": 443, "http": 80, "ssh": 22}
 _UNFIT = re.compile(r"[\x00-\x20\x7f\\%?#]")
 """What an address may spell in several ways, or has no use for: it could not be compared."""
@@ -54,6 +57,9 @@ class Asked:
     location: str = ""
     """A path, relative to the root of what names it, absolute if it is outside; a repository's address; an image, with
     its registry; or a name. Empty for a script."""
+
+    file: str = ""
+    """Of a path: the file that is named in that directory; empty: the usual one."""
 
     version: str = ""
     """Of a repository, what to check out; of an image, its tag or digest. Empty if there is none."""
@@ -118,6 +124,8 @@ def _as_calls(value: object) -> tuple[Call, ...]:
         raise ValueError(f"expected steps that JSON can hold: {error}") from error
     if not (isinstance(read, list) and all(isinstance(each, dict) for each in read)):
         raise ValueError("expected a list of steps")
+    if not all(isinstance(each.get("name"), str) for each in read):  # by which jobs' own are kept apart
+        raise ValueError("expected steps that each have a name, a string")
     return tuple(read)
 
 
@@ -157,6 +165,11 @@ class Policy:
 
     timeout: float | None = field(default=None, validator=_seconds)
     """Seconds that a job's steps may take together. None: as long as the job may."""
+
+    @property
+    def own_names(self) -> frozenset[str]:
+        """What the steps are called that it adds; none of a job's is called so."""
+        return frozenset(str(each["name"]) for each in (*self.before, *self.after))
 
     @property
     def restricts(self) -> bool:
@@ -235,9 +248,16 @@ def _matches(asked: Asked, pattern: str) -> bool:
     if asked.kind is Kind.IMAGE:
         return _image_matches(asked, pattern)
     if asked.kind is Kind.PATH:
-        found = posixpath.normpath(asked.location)
-        return (found.startswith("/") or _path(found) is not None) and fnmatchcase(found, posixpath.normpath(pattern))
+        return any(_path_matches(path, pattern) for path in (asked.location, f"{asked.location}/{asked.file}"))
     return fnmatchcase(asked.location, pattern)
+
+
+def _path_matches(path: str, pattern: str) -> bool:
+    """Whether a pattern stands for a path; one that is relative stands for none that is outside."""
+    found = posixpath.normpath(path)
+    if found.startswith("/") != pattern.startswith("/"):
+        return False
+    return (found.startswith("/") or _path(found) is not None) and fnmatchcase(found, posixpath.normpath(pattern))
 
 
 def _path(path: str) -> str | None:
@@ -264,10 +284,13 @@ class _Address:
         except ValueError:
             return None
         path = parts.path.rstrip("/").removesuffix(".git")
-        if _UNFIT.search(whole) or not parts.hostname or path != posixpath.normpath(path or "/") or "//" in path:
+        is_local = parts.scheme == "file"
+        if _UNFIT.search(whole) or path != posixpath.normpath(path or "/") or "//" in path:
             return None
+        if bool(parts.netloc) is is_local or not parts.netloc.isascii() or (not parts.hostname and not is_local):
+            return None  # names of hosts with other characters have several spellings
         shown = "" if port is None or port == _PORTS.get(parts.scheme) else f":{port}"
-        return cls(parts.scheme, f"{parts.hostname}{shown}", path.lstrip("/"))
+        return cls(parts.scheme, f"{parts.hostname or ''}{shown}", path.lstrip("/"))
 
 
 def _repository_matches(asked: Asked, pattern: str) -> bool:
@@ -290,7 +313,8 @@ def _image_matches(asked: Asked, pattern: str) -> bool:
     wanted = _image(pattern, "")
     return (
         re.search(r"[:@]", asked.location.partition("/")[2]) is None  # the version is beside it, and is one
-        and _UNFIT.search(asked.location) is None
+        and _IMAGE.fullmatch(asked.location.lower()) is not None
+        and (not asked.version or _TAG.fullmatch(asked.version) is not None)
         and fnmatchcase(found[0], wanted[0])
         and fnmatchcase(found[1], wanted[1])
         and fnmatchcase(found[2], wanted[2] or "*")
@@ -320,23 +344,27 @@ def admit(policy: Policy, calls: Sequence[Call], asked: Sequence[Asked]) -> tupl
     Raises:
         PolicyRefused: It does not allow the first that it does not allow.
     """
-    first, last = _bounds(policy, calls)
+    first, last = bounds(policy, calls)
     theirs = calls[first:last]
-    names = {str(each["name"]) for each in (*policy.before, *policy.after) if "name" in each}
-    for call, each in zip(theirs, asked[first:last], strict=True):
-        if call.get("name") in names:
-            rule = "before" if any(added.get("name") == call.get("name") for added in policy.before) else "after"
+    for each in asked[first:last]:
+        if each.step in policy.own_names:  # as it is read: a list may have it as something else than a string
+            rule = "before" if any(added["name"] == each.step for added in policy.before) else "after"
             raise PolicyRefused(rule, each.step, "the policy adds a step of this name; take another name")
         if each.kind is not Kind.EXPRESSION:  # which the agent evaluates, and checks
             check(policy, each)
     return (*policy.before, *theirs, *policy.after)
 
 
-def _bounds(policy: Policy, calls: Sequence[Call]) -> tuple[int, int]:
+def bounds(policy: Policy, calls: Sequence[Call]) -> tuple[int, int]:
     """Where a job's own steps begin and end in a list that may have the policy's."""
-    first = len(policy.before) if tuple(calls[: len(policy.before)]) == policy.before else 0
+    first = len(policy.before) if _are_same(calls[: len(policy.before)], policy.before) else 0
     last = len(calls) - len(policy.after)
-    return first, last if last >= first and tuple(calls[last:]) == policy.after else len(calls)
+    return first, last if last >= first and _are_same(calls[last:], policy.after) else len(calls)
+
+
+def _are_same(some: Sequence[Call], others: Sequence[Call]) -> bool:
+    """Whether steps are the same as they are written: to Python, 1, 1.0 and true are."""
+    return json.dumps(list(some), sort_keys=True) == json.dumps(list(others), sort_keys=True)
 
 
 def as_mapping(policy: Policy) -> dict[str, object]:

@@ -207,7 +207,7 @@ def with_scheme(url: str) -> str:
 
 def without_login(url: str) -> str:
     """Return an address without user and password."""
-    return re.sub(r"(?<=://)[^/@]*@", "", url)
+    return re.sub(r"(?<=://)[^/\s]*@", "", url)  # a password may have an @
 
 
 def _path_and_file(text: str) -> tuple[str, str | None]:

@@ -9,7 +9,7 @@ from the outermost function to the step, what `env` says of each.
 Source: docs.gitlab.com/ci/functions, "Environment variables".
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TypeAlias
 
 from attrs import define, evolve, field, frozen
@@ -125,6 +125,10 @@ class Settings:
     """What the function is given."""
     secrets: Sequence[str] = field(default=(), repr=False)
     """What else is masked, such as what is in files."""
+    own: Collection[str] = ()
+    """Names of the list's steps that are not the job's, but of whoever runs it."""
+    own_env: Mapping[str, str] = field(factory=dict, repr=False)
+    """The environment of those, in place of `env`."""
     files: str
     """A directory for the files that steps write; what is called in it, the run decides."""
 
@@ -164,6 +168,8 @@ class Run:
     """What is masked in results, and is to be masked in logs; some come while steps run."""
     _base: "dict[str, str | Hidden]" = field(init=False, factory=dict)
     _exports: dict[str, str] = field(init=False, factory=dict)
+    _own_exports: dict[str, str] = field(init=False, factory=dict)
+    """Of the steps that are not the job's."""
     _vars: dict[str, Value] = field(init=False, factory=dict)
     _stack: list[_Frame] = field(init=False, factory=list)
     _begun: int = field(init=False, default=0)
@@ -209,7 +215,7 @@ class Run:
             env = {name: expand_text(text, scope) for name, text in step.env.items()}
             self._check_calls(step, identity)
             result = evolve(frame.result.steps[-1], env=self._shown_texts(env))
-            below = {**frame.env, **env}
+            below = env if self._is_own((*self._path(), step.name)) else {**frame.env, **env}
             self._enter(function, origin, identity=identity, result=result, given=given, env=below)
         except StepFailed as error:
             return self._fail_step(str(error), now)
@@ -252,6 +258,8 @@ class Run:
         except StepFailed as error:
             return self._fail_frame(str(error), now)
         self._exports.update(exported)
+        if self._is_own(self._path()):
+            self._own_exports.update(exported)
         return self._leave(found, now)
 
     def noted(self, exit_code: int, resources: Resources | None) -> None:
@@ -349,7 +357,7 @@ class Run:
             raise RuntimeError("a function without a command")
         command = [expand_text(text, scope) for text in definition.command]
         work_dir = expand_text(definition.work_dir, scope) if definition.work_dir else self.settings.work_dir
-        env = {name: str(reveal(value)) for name, value in self._environment(frame).items()}
+        env = {name: str(reveal(value)) for name, value in self._environment_of_command(frame).items()}
         texts = tuple(str(reveal(each)) for each in command)
         if not texts[0]:
             raise StepFailed("the command is empty")
@@ -499,6 +507,19 @@ class Run:
 
     def _environment(self, frame: _Frame) -> "dict[str, str | Hidden]":
         return {**self._base, **self._exports, **frame.env}
+
+    def _environment_of_command(self, frame: _Frame) -> "dict[str, str | Hidden]":
+        """That of the frame, as commands have it.
+
+        A job could make another program of one that is not its own, by `PATH` or `BASH_ENV` for example: those have
+        nothing that the job has set, but what they ask for by expressions.
+        """
+        if not self._is_own(self._path()):
+            return self._environment(frame)
+        return {**self.settings.own_env, LOG_LEVEL: self._base[LOG_LEVEL], **self._own_exports, **frame.env}
+
+    def _is_own(self, path: Sequence[str]) -> bool:
+        return bool(path) and path[0] in self.settings.own
 
     def _file_names(self, frame: _Frame) -> tuple[str, str]:
         """The files of a frame: whose names nobody has to see, since they are others in each run."""

@@ -4,7 +4,7 @@ import os
 import re
 import shutil
 import stat
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from datetime import datetime, timezone
 from functools import partial
 from pathlib import Path
@@ -49,6 +49,8 @@ async def run_steps(
     log: Log,
     on_result: Callable[[StepResult], None] | None = None,
     admit: Admit | None = None,
+    own: Collection[str] = (),
+    own_env: Mapping[str, str] | None = None,
     at: At | None = None,
     files: Path | None = None,
     cache: Path | None = None,
@@ -67,6 +69,9 @@ async def run_steps(
         log: Takes the output; steps wait for it. What it raises ends the run, and is raised here.
         on_result: Told of the whole tree after each change, the last time when the run is over, however that came.
         admit: Asked before each step.
+        own: Names of steps in the function's list that are not the job's, but of whoever runs it: their commands have
+            nothing that the job sets in its environment, by `env` or exports. Expressions in them have.
+        own_env: The environment of those steps, and of git, which fetches what steps come from. None: *env*.
         at: Asked before and after each command, and when one fails; the run waits for it. Time that it takes counts
             for *timeout*.
         files: An empty directory for what steps write, for their user alone; a temporary one if it is None. It is
@@ -89,6 +94,8 @@ async def run_steps(
             env=env,
             variables=await to_thread.run_sync(_write_variables, variables, base),
             inputs=inputs or {},
+            own=own,
+            own_env=env if own_env is None else own_env,
             secrets=[each.value for each in variables if each.is_file and each.is_masked],
             files=str(base),
         )
@@ -96,7 +103,7 @@ async def run_steps(
         runner = _Runner(
             run=run,
             masked=Masked(run.secrets),
-            loader=Loader(Repositories(cache or base / "repositories", env)),
+            loader=Loader(Repositories(cache or base / "repositories", settings.own_env)),
             log=log,
             on_result=on_result,
             admit=admit,

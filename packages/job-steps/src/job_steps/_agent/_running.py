@@ -27,7 +27,7 @@ class Rules:
     """What jobs have to obey, whatever their requests say."""
 
     policies: "Sequence[Policy]" = ()
-    """A step has to be allowed by all of them."""
+    """A step has to be allowed by all of them, but what one of them adds needs no leave of those after it."""
 
     @staticmethod
     def of(written: Sequence[Mapping[str, Any]]) -> "Rules":
@@ -41,12 +41,12 @@ class Rules:
         return Rules([policy_of(each) for each in written])
 
     def admitted(self, steps: str) -> str:
-        """The steps that run in place of these.
+        """The steps that run in place of these: what the first policy adds is around all else.
 
         Raises:
             JobStepsError: They cannot be read, or must not run.
         """
-        for policy in self.policies:
+        for policy in reversed(self.policies):
             from job_steps._gate import admit_steps
 
             steps = admit_steps(policy, steps)
@@ -58,13 +58,20 @@ class Rules:
             wanted = policy.time_limit(wanted)
         return wanted
 
+    @property
+    def own_names(self) -> frozenset[str]:
+        """What the steps are called that they add."""
+        return frozenset[str]().union(*(policy.own_names for policy in self.policies))
+
     def gate(self) -> Callable[..., None]:
         """What looks at each step right before it is loaded; raises `StepRefused`."""
         gates: list[Callable[..., None]] = []
+        above: frozenset[str] = frozenset()
         for policy in self.policies:
             from job_steps._gate import gate
 
-            gates.append(gate(policy))
+            gates.append(gate(policy, exempt=above))
+            above |= policy.own_names
 
         def admit(*step: object) -> None:
             for one in gates:
@@ -170,6 +177,8 @@ async def run(
             log=log,
             on_result=on_result,
             admit=prepared.rules.gate(),
+            own=prepared.rules.own_names,
+            own_env={**os.environ, MARK: mark} if prepared.rules.policies else None,
             files=files,
         )
         return Outcome(state=_STATES[result.status.value], message=result.error or "", result=result)
