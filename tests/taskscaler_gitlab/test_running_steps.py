@@ -9,7 +9,7 @@ import anyio
 import pytest
 from attrs import evolve
 
-from gitlab_jobs import Job, Step, Variable
+from gitlab_jobs import Hook, Job, Step, Variable
 from job_steps import StepResult
 from job_steps.executor import PolicySettings
 from taskscaler_gitlab._finished import steps_in_words
@@ -139,6 +139,86 @@ async def test_what_only_the_run_finds_is_refused_by_the_agent(tmp_path: Path) -
     assert (job.state.value, job.failure_reason) == ("failed", "script_failure")
     assert "\nscanned\n" in log
     assert "the policy's commits refuses the step 'outer/inner'" in log
+
+
+@pytest.mark.parametrize(
+    ("policy", "run", "refusal"),
+    [
+        (PolicySettings(scripts=False), {"script": "echo no"}, "scripts refuses the step 'x': it is a script"),
+        (PolicySettings(scripts=False), {"step": "./ci"}, "scripts refuses the step 'x': ci is the job's own"),
+        (
+            PolicySettings(allowed_git=("gitlab.com/steps/*",)),
+            {"step": "https://user:hunter2-hunter2@gitlab.com/other/x@v1"},
+            "allowed_git refuses the step 'x': expected gitlab.com/steps/*, found https://gitlab.com/other/x@v1",
+        ),
+        (
+            PolicySettings(before=({"name": "x", "script": "true"},)),
+            {"script": "echo no"},
+            "before refuses the step 'x': the policy adds a step of this name; take another name",
+        ),
+        (
+            PolicySettings(allowed_git=()),
+            {"step": "${{ vars.WHERE }}@v1"},
+            "allowed_git refuses the step 'x': expected nothing, found https://gitlab.com/other/x@v1",
+        ),
+    ],
+)
+async def test_a_refusal_names_its_rule_and_its_step(
+    tmp_path: Path, policy: PolicySettings, run: dict[str, Any], refusal: str
+) -> None:
+    """In the job's log, whether the runner finds it before the job has an instance's time, or the agent."""
+    where = Variable(key="WHERE", value="gitlab.com/other/x")
+    async with desk_on(tmp_path, taskscaler=OwnSettings(steps_policy=policy)) as desk:
+        job = await desk.run(steps({"name": "x", **run}, variables=(where,)))
+    log = desk.log(job)
+    assert (job.state.value, job.failure_reason) == ("failed", "script_failure")
+    assert f"the policy's {refusal}" in log
+    assert "hunter2" not in log
+    assert "\nno\n" not in log
+
+
+@pytest.mark.parametrize(
+    ("job", "named"),
+    [
+        (script("echo no"), "script"),
+        (steps({"name": "x", "step": "gitlab.com/steps/x@v1"}, after=["echo no"]), "after_script"),
+        (
+            evolve(
+                steps({"name": "x", "step": "gitlab.com/steps/x@v1"}),
+                hooks=(Hook(name="pre_get_sources_script", script=("echo no",)),),
+            ),
+            "pre_get_sources_script",
+        ),
+    ],
+)
+async def test_where_no_scripts_are_allowed_there_is_no_other_place_for_them(
+    tmp_path: Path, job: Job, named: str
+) -> None:
+    """Else, the policy would be for those alone who know no way around it."""
+    settings = OwnSettings(steps_policy=PolicySettings(scripts=False, allowed_git=("gitlab.com/steps/*",)))
+    async with desk_on(tmp_path, taskscaler=settings) as desk:
+        ended = await desk.run(job)
+    assert (ended.state.value, ended.failure_reason) == ("failed", "script_failure")
+    assert f"the policy's scripts refuses the job's `{named}`" in desk.log(ended).splitlines()[-1]
+
+
+async def test_a_jobs_variables_do_not_change_what_a_policy_adds(tmp_path: Path) -> None:
+    """The job's own steps have them; the others ask for them."""
+    (tmp_path / "evil").write_text("echo evil\n")
+    scan: dict[str, object] = {
+        "name": "scan",
+        "script": "echo scan $BASH_ENV $WHO $ASKED",
+        "env": {"ASKED": "${{ vars.WHO }}"},
+    }
+    variables = (Variable(key="BASH_ENV", value=f"{tmp_path}/evil"), Variable(key="WHO", value="it is the job"))
+    async with desk_on(tmp_path, taskscaler=OwnSettings(steps_policy=PolicySettings(before=(scan,)))) as desk:
+        job = await desk.run(steps({"name": "own", "script": "echo own $WHO"}, variables=variables))
+        log = desk.log(job)
+        assert job.state.value == "success", log
+        assert "\nscan it is the job\n" in log
+        assert "\nevil\nown it is the job\n" in log
+        assert log.count("\nevil\n") == 1
+        assert not [*desk.home.rglob("steps-environment.json")]
 
 
 async def test_a_job_with_steps_outlives_its_manager(desk: Desk) -> None:

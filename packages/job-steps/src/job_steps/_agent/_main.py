@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 import anyio
+from attrs import evolve
 
 from job_steps._agent._leftovers import end_leftovers
 from job_steps._agent._running import Rules, prepare, run
@@ -48,6 +49,7 @@ def main(arguments: Sequence[str]) -> int:
     one = commands.add_parser("run", help="run one request, with its log on standard output")
     one.add_argument("request", type=Path, help="a file with the request, in JSON")
     one.add_argument("--policy", help="a file with rules, in JSON, that it has to obey; -: standard input")
+    one.add_argument("--environment", type=Path, help="a file with more environment for the job's steps, in JSON")
     one.add_argument("--results", type=Path, help="a file for the tree of results, in JSON")
     commands.add_parser("check", help="do nothing: what the first call of all takes long for, is done then")
     given = parser.parse_args(arguments)
@@ -57,7 +59,7 @@ def main(arguments: Sequence[str]) -> int:
         rules = Rules.of(_policies(given.policy))
         if given.command == "serve":
             return anyio.run(_serve, given.directory.absolute(), rules, given.idle_time)
-        return anyio.run(_run, _request(given.request), rules, given.results)
+        return anyio.run(_run, _with(_request(given.request), given.environment), rules, given.results)
     except (OSError, ValueError) as error:
         _complain(_said(error))
         return REFUSED
@@ -220,6 +222,21 @@ def _request(path: Path) -> RunMessage:
         steps=asked.get("steps", ""),
         time_limit=float(asked.get("time_limit") or 0),
     )
+
+
+def _with(asked: RunMessage, environment: Path | None) -> RunMessage:
+    """Add to the environment of a request what is in a file.
+
+    Raises:
+        OSError: There is no such file.
+        ValueError: It cannot be read.
+    """
+    if environment is None:
+        return asked
+    more = _json(environment)
+    if not all(isinstance(value, str) for value in more.values()):
+        raise ValueError(f"{environment}: expected strings")
+    return evolve(asked, env={**more, **asked.env})
 
 
 def _variable(path: Path, one: object) -> VariableMessage:

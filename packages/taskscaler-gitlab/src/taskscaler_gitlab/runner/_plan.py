@@ -17,7 +17,7 @@ from taskscaler_gitlab.runner._caches import KnownCache, caches_of
 from taskscaler_gitlab.runner._errors import JobInvalid
 from taskscaler_gitlab.runner._shell import quote
 from taskscaler_gitlab.runner._stages import Ended, Phase, Stage, judge
-from taskscaler_gitlab.runner._steps import AgentThere, check_run
+from taskscaler_gitlab.runner._steps import AgentThere, check_run, check_scripts
 from taskscaler_gitlab.runner._variables import JobEnvironment
 from taskscaler_gitlab.runner._writing import Writing
 
@@ -252,6 +252,7 @@ def status_before(plan: Plan, ended: Mapping[int, Ended]) -> tuple[bool, bool]:
 
 def _check(job: Job, settings: RunnerSettings) -> None:
     """Refuse what cannot be run."""
+    check_scripts(job, settings.taskscaler.steps_policy.policy)
     if job.run:
         check_run(job, settings)
     if job.secrets:

@@ -31,7 +31,9 @@ PATIENCE = 300.0
 """Seconds within which the agent has to be on its instance."""
 
 _SCRIPT_FAILURE = "script_failure"
-_REQUEST, _POLICY = "steps-request.json", "steps-policy.json"
+_REQUEST, _POLICY, _ENVIRONMENT = "steps-request.json", "steps-policy.json", "steps-environment.json"
+
+_KEEP_ENVIRONMENT = "import json, os, sys; json.dump(dict(os.environ), open(sys.argv[1], 'w'))"
 
 
 @frozen
@@ -75,6 +77,23 @@ def check_run(job: Job, settings: RunnerSettings) -> None:
     steps_of(job, settings.taskscaler.steps_policy.policy)
 
 
+def check_scripts(job: Job, policy: Policy) -> None:
+    """Refuse a job that has scripts where a policy allows none, wherever they stand.
+
+    Raises:
+        JobInvalid: Says which.
+    """
+    if policy.scripts:
+        return
+    names = [*(hook.name for hook in job.hooks if hook.script), *(step.name for step in job.steps if step.script)]
+    if names:
+        raise JobInvalid(
+            f"the policy's scripts refuses the job's `{names[0]}`: a job may have `run` alone here, and steps in it"
+            " that are no scripts",
+            reason=_SCRIPT_FAILURE,
+        )
+
+
 def steps_of(job: Job, policy: Policy) -> str:
     """The steps of a job, as a step runner takes them, with those that the policy adds.
 
@@ -94,9 +113,10 @@ def steps_of(job: Job, policy: Policy) -> str:
 
 
 def steps_script(job: Job, environment: JobEnvironment, settings: RunnerSettings, agent: AgentThere) -> str:
-    """Write what runs the steps of a job, for any POSIX shell.
+    """Write what runs the steps of a job, for any POSIX shell, which begins in the directory of its leg.
 
-    It begins in the directory of its leg, with the job's variables set.
+    With a policy, the agent begins without the job's variables, and has them from a file: they are for the job's
+    steps, and change neither the agent nor the steps that the policy adds.
     """
     policy = settings.taskscaler.steps_policy.policy
     request = {
@@ -111,16 +131,22 @@ def steps_script(job: Job, environment: JobEnvironment, settings: RunnerSettings
     rules = as_mapping(policy)
     command = [agent.python, "-I", agent.path, "run", posixpath.join(environment.temp_dir, _REQUEST)]
     command += ["--policy", posixpath.join(environment.temp_dir, _POLICY)] if rules else []
+    kept = posixpath.join(environment.temp_dir, _ENVIRONMENT)
+    keep = [agent.python, "-I", "-c", _KEEP_ENVIRONMENT, kept]
+    command += ["--environment", kept] if rules else []
     files = {_REQUEST: request, **({_POLICY: rules} if rules else {})}
     return "\n".join([
         '_t_out="$PWD/out"',
-        f"cd {quote(environment.project_dir)} || exit",
+        "(" if rules else "",
+        environment.preamble(write_files=False),
         f"mkdir -p {place} || exit",
         *(
             f"(umask 077 && printf '%s' {quote(json.dumps(data, ensure_ascii=False))}"
             f" > {quote(posixpath.join(environment.temp_dir, name))}) || exit"
             for name, data in files.items()
         ),
+        f"umask 077\nexec {' '.join(map(quote, keep))}\n) || exit" if rules else "",
+        f"cd {quote(environment.project_dir)} || exit",
         f'exec {" ".join(map(quote, command))} --results "$_t_out/{RESULTS}"',
         "",
     ])  # fmt: skip
@@ -128,7 +154,9 @@ def steps_script(job: Job, environment: JobEnvironment, settings: RunnerSettings
 
 def cleanup_script(environment: JobEnvironment) -> str:
     """Write what removes the files of that again."""
-    return "\n".join(f"rm -f {quote(posixpath.join(environment.temp_dir, name))}" for name in (_REQUEST, _POLICY))
+    return "\n".join(
+        f"rm -f {quote(posixpath.join(environment.temp_dir, name))}" for name in (_REQUEST, _POLICY, _ENVIRONMENT)
+    )
 
 
 def _variables(job: Job, environment: JobEnvironment) -> list[dict[str, object]]:

@@ -107,7 +107,7 @@ class Writing:
                 phase=Phase.SCRIPT,
                 section="step_run",
                 title='Executing "step_run" stage of the job script',
-                script=self._ours(steps_script(self.job, self.environment, self.settings, self.agent)),
+                script=steps_script(self.job, self.environment, self.settings, self.agent),
                 when=When.ON_SUCCESS,
             )
         for step in self.job.steps:
