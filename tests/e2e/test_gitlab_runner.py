@@ -150,6 +150,13 @@ class Place:
         """A job's log, as GitLab has it."""
         return (self.here / "gitlab" / f"{number}.log").read_text()
 
+    def see(self, gitlab: Program, runner: Program) -> str:
+        """What is known of a pipeline that did not end as expected."""
+        runner.end(signal.SIGKILL)
+        numbers = re.findall(r"; see gitlab/(\d+)\.log", "\n".join(gitlab.lines))
+        logs = [f"--- {number}: {self.log(int(number))}" for number in numbers]
+        return "\n".join([*gitlab.lines, *logs, "--- runner", *runner.lines])
+
 
 @pytest.fixture
 def place(tmp_path: Path, home: Path) -> Place:
@@ -178,7 +185,7 @@ def drain(place: Place) -> None:
 def test_the_pipeline_of_the_guide_ends_as_expected(place: Place) -> None:
     """Twenty jobs with needs, artifacts and caches, one that fails and one that is cancelled."""
     with place.gitlab(ROOT / "examples/gitlab/jobs.toml") as gitlab, place.runner() as runner:
-        assert gitlab.end() == 0, gitlab.lines
+        assert gitlab.end() == 0, place.see(gitlab, runner)
         assert gitlab.lines[-1] == "20 of 20 jobs ended as expected"
         jobs = ask(place.socket, "GET", "/batches")["batches"]
         assert len(jobs) == 19, "one is skipped, because what it needs has failed"
@@ -202,7 +209,7 @@ def test_the_pipeline_ends_as_expected_over_ssh(place: Place) -> None:
         assert local in text
         (place.here / "config.toml").write_text(text.replace(local, f"{fleet}\n"))
         with place.gitlab(ROOT / "examples/gitlab/jobs.toml") as gitlab, place.runner() as runner:
-            assert gitlab.end() == 0, gitlab.lines
+            assert gitlab.end() == 0, place.see(gitlab, runner)
             assert gitlab.lines[-1] == "20 of 20 jobs ended as expected"
             assert runner.end(signal.SIGTERM) == 0
 
@@ -213,7 +220,7 @@ def test_the_pipeline_ends_as_expected_in_containers(place: Place, docker: Daemo
     text = IN_CONTAINERS.format(url=address, image=IMAGE, socket=docker.socket)
     (place.here / "config.toml").write_text(text)
     with place.gitlab(ROOT / "examples/gitlab/jobs.toml") as gitlab, place.runner() as runner:
-        assert gitlab.end() == 0, gitlab.lines
+        assert gitlab.end() == 0, place.see(gitlab, runner)
         assert gitlab.lines[-1] == "20 of 20 jobs ended as expected"
         drain(place)
         assert runner.end() == 0
@@ -240,7 +247,7 @@ def test_a_runner_that_is_killed_goes_on(place: Place) -> None:
             answer = ask(place.socket, "GET", "/explain", params={"key": "gitlab-1"})
             assert answer["answer"].startswith("gitlab-1 "), "it is known, wherever it stands by now"
             (place.here / "go").touch()
-            assert gitlab.end() == 0, gitlab.lines
+            assert gitlab.end() == 0, place.see(gitlab, runner)
             assert followed.end() == 0
             drain(place)
             assert runner.end() == 0

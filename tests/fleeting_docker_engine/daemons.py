@@ -43,8 +43,11 @@ HELD = "held"
 BRIDGE = "bridge"
 """The file there that names the bridge which was made for it."""
 
-NETWORK = f"10.{128 + os.getpid() % 64}"
-"""How the addresses of our containers begin: workers have daemons of their own, and their networks must not overlap."""
+NUMBER = "number"
+"""The file there that tells daemons of one machine apart, as their networks and bridges must not overlap."""
+
+NUMBERS = range(128, 192)
+"""The second part of the addresses of a daemon's containers, of which the first is 10."""
 
 
 @frozen
@@ -111,7 +114,9 @@ def directory(base: Path = PLACE) -> Iterator[Path]:
         for other in base.glob("dockerd-*/"):
             if is_abandoned(other):
                 clear_away(other)
+        taken = {int(other.read_text()) for other in base.glob(f"dockerd-*/{NUMBER}")}
         made = Path(tempfile.mkdtemp(prefix="dockerd-", dir=base))
+        (made / NUMBER).write_text(str(min(set(NUMBERS) - taken)))
         held = (made / HELD).open("w")
         fcntl.flock(held, fcntl.LOCK_EX)
     with held:
@@ -145,16 +150,32 @@ def clear_away(directory: Path) -> None:
 @contextmanager
 def bridge(directory: Path) -> Iterator[str]:
     """Make a bridge for the daemon with that directory: another may have the usual one."""
-    name = f"dockertest{os.getpid() % 100_000}"
+    number = int((directory / NUMBER).read_text())
+    name = f"dockertest{number}"
     (directory / BRIDGE).write_text(name)
-    mac = f"02:42:0a:{os.getpid() % 256:02x}:80:01"  # set, else it changes whenever the container with the lowest goes
+    mac = f"02:42:0a:{number:02x}:80:01"  # set, else it changes whenever the container with the lowest goes
     _ip("link", "add", "name", name, "address", mac, "type", "bridge")
     try:
-        _ip("address", "add", f"{NETWORK}.128.1/24", "dev", name)
+        _ip("address", "add", f"10.{number}.128.1/24", "dev", name)
         _ip("link", "set", name, "up")
+        while _let_pass("--delete", number):  # of tests that were killed
+            pass
+        assert _let_pass("--insert", number)
         yield name
     finally:
+        _let_pass("--delete", number)
         _ip("link", "delete", name)
+
+
+def _let_pass(verb: str, number: int) -> bool:
+    """Insert or delete the rule that the machine forwards between our containers; False if that cannot be done.
+
+    A daemon of somebody else's may have forbidden what it does not know, and ours writes no rules.
+    """
+    network = f"10.{number}.0.0/16"
+    rule = ["FORWARD", "--source", network, "--destination", network, "--jump", "ACCEPT"]
+    command = ["/usr/sbin/iptables", "--wait", verb, *rule]
+    return subprocess.run(command, check=False, capture_output=True).returncode == 0
 
 
 def _ip(*arguments: str) -> None:
@@ -175,7 +196,12 @@ def started(directory: Path, bridge: str) -> Iterator[Daemon]:
         f"--host=unix://{path}",
         "--exec-opt=native.cgroupdriver=cgroupfs",
         f"--bridge={bridge}",
-        f"--default-address-pool=base={NETWORK}.0.0/17,size=26",  # for 512: killed tries leave theirs for a while
+        # For 512: killed tries leave theirs for a while.
+        f"--default-address-pool=base=10.{(directory / NUMBER).read_text()}.0.0/17,size=26",
+        # A daemon that starts removes the chains of all daemons from the machine's tables, to make them anew; whoever
+        # makes a network meanwhile fails. What the tests need of the network, forwarding and its proxy do.
+        "--iptables=false",
+        "--ip6tables=false",
     ]
     ready = directory / "ready.sock"
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notified, (directory / "log").open("wb") as log:

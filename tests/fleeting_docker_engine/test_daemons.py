@@ -9,7 +9,7 @@ from uuid import uuid4
 
 import pytest
 
-from tests.fleeting_docker_engine.daemons import HELD, directory
+from tests.fleeting_docker_engine.daemons import HELD, NUMBER, directory
 
 LINKS = Path("/sys/class/net")
 
@@ -68,3 +68,12 @@ def test_a_daemon_takes_its_bridges_along(tmp_path: Path, bridge: str) -> None:
         know(made, bridge)
     assert not made.exists()
     assert not (LINKS / bridge).exists()
+
+
+def test_no_two_daemons_have_the_same_addresses(tmp_path: Path) -> None:
+    """Be there as many as there are tests at a time; who has ended leaves its to others."""
+    with directory(tmp_path) as first, directory(tmp_path) as second:
+        assert (first / NUMBER).read_text() != (second / NUMBER).read_text()
+        kept = (first / NUMBER).read_text()
+    with directory(tmp_path) as third:
+        assert (third / NUMBER).read_text() == kept
