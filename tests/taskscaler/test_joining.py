@@ -221,6 +221,9 @@ class Executor:
 
     unsupported: bool = False
 
+    breaks_on_leaving: bool = False
+    """Whether the connection breaks in the moment in which the jobs are left, before it is known that one has begun."""
+
     async def run(self, job: JobSpec, lease: Leased, *, output: Sink, artifacts: Path) -> JobOutcome:
         """Run a job that does not outlive anybody."""
         assert self.unsupported
@@ -240,6 +243,9 @@ class Executor:
             self.world.running[name] = Running()
             self.world.ran[job.name] += 1
         await self.life.step()
+        if self.breaks_on_leaving:
+            await self.life.stop.wait()
+            raise Unreachable("the line is dead")
 
     async def attach(
         self,
@@ -457,6 +463,14 @@ async def test_a_stopped_batch_leaves_nothing(command: Command) -> None:
     assert state["a"].state is JobState.CANCELLED
     assert command.world.running == {}
     assert command.world.leases == {}
+
+
+@pytest.mark.parametrize("after", range(1, 4))
+async def test_a_connection_that_breaks_as_its_job_is_left_has_lost_no_job(command: Command, after: int) -> None:
+    """The job may have begun, and nobody has ended it: who comes next goes on with it, in the slot that it holds."""
+    command.jobs = [job("a", retries=0)]
+    assert await command.run(leave_after=after, breaks_on_leaving=True) is not None
+    command.check(await command.run())
 
 
 async def test_left_at_any_point_no_job_runs_twice_and_none_is_lost(tmp_path: Path) -> None:

@@ -250,6 +250,8 @@ class Tries:
         try:
             result = await self._execute(run, output)
         except Unreachable as error:
+            if self.leaves(lease, job):  # whether it has begun or not, it is not lost: who comes next looks there
+                await checkpoint_if_cancelled()
             if not lease.cut_off:  # what should have answered there does not, and the next try must not meet it again
                 lease.mark_suspect(str(error))
             raise
