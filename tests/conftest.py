@@ -40,6 +40,7 @@ WITH_DOCKER = (
     "tests/fleeting_docker/",
     "tests/fleeting_docker_engine/",
     "tests/gitlab_jobs/test_real_runner_in_containers.py",
+    "tests/job_steps/test_containers_on_docker.py",
     "tests/taskscaler_gitlab/test_real_sidecars_in_containers.py",
     "tests/taskscaler_gitlab/test_jobs_in_containers.py",
 )

@@ -2,7 +2,7 @@
 
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
@@ -28,11 +28,11 @@ def place(home: Path) -> None:
 
 @asynccontextmanager
 async def agent(
-    placed: Path, directory: Path, *, files: int | None = None
+    placed: Path, directory: Path, *, files: int | None = None, options: Sequence[str] = ()
 ) -> AsyncIterator[tuple[Process, StepRunnerClient]]:
-    """An agent of what was placed, with its own directory, and with as many open files as it may have."""
+    """An agent of what was placed, with its own directory, with options, and with as many open files as it may have."""
     limit = f"ulimit -n {files} || exit; " if files else ""
-    started = (sys.executable, f"{placed}/{zipapp().name}/agent.pyz", "serve", str(directory))
+    started = (sys.executable, f"{placed}/{zipapp().name}/agent.pyz", "serve", str(directory), *options)
     command = ("/bin/sh", "-c", f'{limit}exec "$@"', "sh", *started)
     with anyio.fail_after(PATIENCE):
         async with await anyio.open_process(command, stderr=None) as process:

@@ -347,7 +347,8 @@ async def test_a_function_that_calls_itself_is_refused(project: Project) -> None
     project.add("b", "spec:\n---\nrun:\n  - {name: a, func: ../a}\n")
     result = await project.run("- {name: a, func: ./a}\n")
     assert result.error
-    assert result.error.endswith("`../a` is a function that is running already; it would call itself for ever")
+    way = "(./a → ../b → ../a)"
+    assert result.error.endswith(f"`../a` is a function that is running already {way}; it would call itself for ever")
     project.add(
         "c",
         "spec: {inputs: {next: {type: string}}}\n---\nrun:\n  - {name: c, func: '${{ inputs.next }}', "

@@ -50,6 +50,8 @@ class Step:
     """What the function is given; texts may have expressions."""
     env: Mapping[str, str] = field(factory=dict, repr=False)
     """Variables for the function and all that it calls; may have expressions."""
+    container: str = ""
+    """The image of the container that it runs in; may have expressions. Empty: it runs where its caller does."""
     line: int = 0
     """Where it stands in its file, counted from 1; 0 if it is from none."""
 

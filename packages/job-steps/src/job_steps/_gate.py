@@ -16,7 +16,14 @@ from job_steps._errors import StepsInvalid
 from job_steps._expressions import has_expression
 from job_steps._policy import Asked, Kind, Policy, PolicyRefused, admit, bounds, check
 from job_steps._reading import read_steps
-from job_steps._references import BuiltinReference, DynamicReference, GitReference, ImageReference, LocalReference
+from job_steps._references import (
+    BuiltinReference,
+    DynamicReference,
+    GitReference,
+    ImageReference,
+    LocalReference,
+    image_of,
+)
 from job_steps._run import Origin
 from job_steps._yaml import MAX_LENGTH, Mapping, Node, Sequence, plain, read_documents
 
@@ -133,7 +140,17 @@ def asked_of(step: Step, path: tuple[str, ...], origin: Origin, *, is_evaluated:
         kind = Kind.EXPRESSION
     from_ = _KINDS.get(origin.kind) or (None if origin.kind == "job" and len(path) == 1 else Kind.PATH)
     file = (step.reference.file or "") if isinstance(step.reference, LocalReference) else ""
-    return Asked(step="/".join(path), kind=kind, location=location, file=file, version=version, origin=from_)
+    name = "/".join(path)
+    container = _container(step.container, name) if step.container else None
+    return Asked(step=name, kind=kind, location=location, file=file, version=version, origin=from_, container=container)
+
+
+def _container(image: str, step: str) -> Asked:
+    """Say what a step asks for that is to run in a container of an image."""
+    if has_expression(image):
+        return Asked(step=step, kind=Kind.EXPRESSION, location=image)
+    found = image_of(image)
+    return Asked(step=step, kind=Kind.IMAGE, location=f"{found.registry}/{found.repository}", version=found.tag)
 
 
 def _place(step: Step, origin: Origin) -> tuple[Kind, str, str]:

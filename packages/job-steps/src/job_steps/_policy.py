@@ -16,7 +16,7 @@ from enum import Enum
 from fnmatch import fnmatchcase
 from urllib.parse import urlsplit
 
-from attrs import Attribute, field, fields, frozen
+from attrs import Attribute, evolve, field, fields, frozen
 
 from job_steps._errors import StepRefused
 
@@ -66,6 +66,9 @@ class Asked:
 
     origin: Kind | None = None
     """What the list was taken from that names the step. None: it is the job's."""
+
+    container: "Asked | None" = None
+    """The image of the container that it is to run in; None: it runs where the others do."""
 
     @property
     def is_the_jobs(self) -> bool:
@@ -189,6 +192,8 @@ def check(policy: Policy, asked: Asked) -> None:
         PolicyRefused: It does not.
         ValueError: What it is taken from is an expression, which has to be evaluated first.
     """
+    if asked.container is not None:
+        check(policy, asked.container)
     if asked.kind is Kind.EXPRESSION:
         raise ValueError(f"the step {asked.step!r} is taken from an expression that is not evaluated yet")
     if asked.kind is Kind.SCRIPT:
@@ -350,8 +355,9 @@ def admit(policy: Policy, calls: Sequence[Call], asked: Sequence[Asked]) -> tupl
         if each.step in policy.own_names:  # as it is read: a list may have it as something else than a string
             rule = "before" if any(added["name"] == each.step for added in policy.before) else "after"
             raise PolicyRefused(rule, each.step, "the policy adds a step of this name; take another name")
-        if each.kind is not Kind.EXPRESSION:  # which the agent evaluates, and checks
-            check(policy, each)
+        for one in (each.container, evolve(each, container=None)):
+            if one is not None and one.kind is not Kind.EXPRESSION:  # which the agent evaluates, and checks
+                check(policy, one)
     return (*policy.before, *theirs, *policy.after)
 
 

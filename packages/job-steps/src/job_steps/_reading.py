@@ -12,9 +12,17 @@ from attrs import frozen
 from job_steps import _yaml
 from job_steps._definitions import Exec, Function, Parameter, Step
 from job_steps._errors import StepFailed, StepsInvalid
-from job_steps._expressions import check_template
+from job_steps._expressions import check_template, has_expression
 from job_steps._nearest import nearest
-from job_steps._references import ACTION, SCRIPT, Reference, git_reference, image_reference, parse_reference
+from job_steps._references import (
+    ACTION,
+    SCRIPT,
+    Reference,
+    git_reference,
+    image_of,
+    image_reference,
+    parse_reference,
+)
 from job_steps._values import KINDS, Value, kind_of
 from job_steps._yaml import Document, Node, Scalar, read_documents
 
@@ -30,7 +38,7 @@ _SIGNATURE = ("inputs", "outputs")
 _PARAMETER = ("type", "default", "sensitive", "description")
 _DEFINITION = ("exec", "run", "env", "outputs", "delegate")
 _EXEC = ("command", "work_dir")
-_STEP = ("name", "func", "step", "script", "action", "inputs", "env")
+_STEP = ("name", "func", "step", "script", "action", "inputs", "env", "container")
 _GIT = ("url", "rev", "dir", "file")
 _OCI = ("registry", "repository", "tag", "dir", "file")
 
@@ -183,7 +191,26 @@ class Reader:
         else:
             reference = self.reference(found[way], what)
         env = self.texts(found["env"], f"`env` of {what}") if "env" in found else {}
-        return Step(name=name, reference=reference, script=script, inputs=inputs, env=env, line=node.line)
+        container = self.container(found["container"], what) if "container" in found else ""
+        return Step(
+            name=name,
+            reference=reference,
+            script=script,
+            inputs=inputs,
+            env=env,
+            container=container,
+            line=node.line,
+        )
+
+    def container(self, node: Node, what: str) -> str:
+        """Read the image of a container."""
+        image = self.template(node, f"`container` of {what}")
+        try:
+            if not has_expression(image):
+                image_of(image)
+        except ValueError as error:
+            self.fail(node.line, f"`container` of {what}: {error}")
+        return image
 
     def reference(self, node: Node, what: str) -> Reference:
         """Read where a function comes from."""

@@ -15,8 +15,17 @@ FILES = ("func.yml", "step.yml")
 """What a function's file is called, unless a reference says otherwise: the current name, then the one before it."""
 
 _SCRIPT = "script"
+_LONGEST_IMAGE = 255  # characters
 _BUILTIN = re.compile(r"(?:builtin|dist)://")
 _COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
+_COMPONENT = r"[a-z0-9]+(?:(?:[._]|__|-+)[a-z0-9]+)*"
+_NAMED_IMAGE = re.compile(
+    r"(?:(?P<registry>[a-z0-9.-]+(?::[0-9]{1,5})?)/)?"
+    rf"(?P<repository>{_COMPONENT}(?:/{_COMPONENT})*)"
+    r"(?::(?P<tag>\w[\w.-]{0,127}))?(?:@(?P<digest>sha256:[0-9a-f]{64}))?"
+)
+"""Source: docs.docker.com/reference/cli/docker/image/tag."""
+
 _IMAGE = re.compile(
     r"(?P<registry>[^/\s@]+)/(?P<repository>[^\s@]+?)(?::(?P<tag>[\w.-]+)|@(?P<digest>sha256:[0-9a-f]+))"
 )
@@ -148,6 +157,22 @@ def parse_reference(text: str) -> Reference:
     directory, file = _path_and_file(place)
     _stays_inside(directory)
     return GitReference(with_scheme(url), rev, f"steps/{directory}".rstrip("/"), file)
+
+
+def image_of(text: str) -> ImageReference:
+    """Read the name of an image that a container is made of, as Docker's commands take it, and write it in full.
+
+    Raises:
+        ValueError: It is none.
+    """
+    first, slash, rest = text.partition("/")
+    is_registry = bool(slash) and ("." in first or ":" in first or first == "localhost")
+    registry, name = (first, rest) if is_registry else ("docker.io", text if slash else f"library/{text}")
+    found = _NAMED_IMAGE.fullmatch(f"{registry}/{name}")
+    if found is None or len(text) > _LONGEST_IMAGE:
+        expected = "expected one such as `python:3.12` or `registry/name@sha256:…`"
+        raise ValueError(f"`{_short(text)}` is not an image; {expected}")
+    return ImageReference(registry, found["repository"], found["digest"] or found["tag"] or "latest")
 
 
 def git_reference(url: str, rev: str, *, directory: str = "", file: str | None = None) -> GitReference:

@@ -3,7 +3,7 @@
 What is sensitive is masked before it comes here.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from typing import Any
 
@@ -61,6 +61,8 @@ class StepResult:
     """How far it is."""
     reference: str = ""
     """Where its function comes from, expressions replaced; empty for the whole."""
+    container: str = ""
+    """The image of the container that it ran in; empty if it ran where its caller did."""
     inputs: Mapping[str, Value] = field(factory=dict)
     """What the function was given, defaults included."""
     env: Mapping[str, str] = field(factory=dict)
@@ -92,6 +94,7 @@ class StepResult:
             "name": self.name,
             "status": self.status.value,
             "reference": self.reference,
+            **({"container": self.container} if self.container else {}),
             "inputs": dict(self.inputs),
             "env": dict(self.env),
             "outputs": dict(self.outputs),
@@ -117,6 +120,27 @@ class StepResult:
             return _read(data, 0)
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise ResultInvalid(f"not the result of steps: {type(error).__name__}: {error}") from error
+
+    def scrubbed(self, scrub: Callable[[str], str]) -> "StepResult":
+        """Return it with something done to all texts in which a secret may be."""
+
+        def texts(value: Value) -> Value:
+            if isinstance(value, str):
+                return scrub(value)
+            if isinstance(value, Mapping):
+                return {key: texts(each) for key, each in value.items()}
+            return [texts(each) for each in value] if isinstance(value, Sequence) else value
+
+        return evolve(
+            self,
+            inputs={name: texts(each) for name, each in self.inputs.items()},
+            outputs={name: texts(each) for name, each in self.outputs.items()},
+            env={name: scrub(each) for name, each in self.env.items()},
+            exports={name: scrub(each) for name, each in self.exports.items()},
+            command=tuple(scrub(each) for each in self.command),
+            error=None if self.error is None else scrub(self.error),
+            steps=tuple(each.scrubbed(scrub) for each in self.steps),
+        )
 
     def failed(self) -> "StepResult | None":
         """Find the step that made the whole fail: the deepest; None if none did."""
@@ -160,6 +184,7 @@ def _read(data: Mapping[str, Any], depth: int) -> StepResult:
         name=_text(data["name"]),
         status=Status(data["status"]),
         reference=_text(data.get("reference", "")),
+        container=_text(data.get("container", "")),
         inputs={_text(key): checked(value) for key, value in data.get("inputs", {}).items()},
         env=_texts(data.get("env", {})),
         outputs={_text(key): checked(value) for key, value in data.get("outputs", {}).items()},

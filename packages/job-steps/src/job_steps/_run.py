@@ -19,7 +19,7 @@ from job_steps._definitions import Function, Step
 from job_steps._errors import StepFailed
 from job_steps._expressions import Scope, expand, expand_text
 from job_steps._nearest import nearest
-from job_steps._references import DynamicReference, Reference, expanded
+from job_steps._references import DynamicReference, ImageReference, Reference, expanded, image_of
 from job_steps._results import Resources, Status, StepResult
 from job_steps._secrets import Secrets
 from job_steps._values import Hidden, Value, bounded, mask, reveal, weight_of
@@ -35,6 +35,7 @@ MAX_KEPT = 400_000
 
 _LONGEST_ERROR = 4096
 """Characters of an error, which may have in it what steps have written."""
+_TOO_DEEP = f"more than {MAX_CALLS} levels of functions that call functions"
 
 LOG_LEVEL = "CI_STEPS_LOG_LEVEL"
 """The variable that tells functions how much to say."""
@@ -100,13 +101,64 @@ class Execute:
 
 
 @frozen(kw_only=True)
+class Caller:
+    """A function that is being run, as those know it that it calls."""
+
+    reference: str
+    """Where it came from, for people."""
+    identity: str = ""
+    """What is the same for the same file; empty if that is not known."""
+
+
+@frozen(kw_only=True)
+class Delegate:
+    """To do: have a step run by an agent in a container. Tell `grown` meanwhile, then `came_back` or `failed`."""
+
+    step: Step
+    """With expressions in its reference replaced."""
+    image: ImageReference
+    """What the container is made of."""
+    path: tuple[str, ...]
+    """The names that lead to the step."""
+    origin: Origin
+    """Of the list that it is in."""
+    is_static: bool
+    """Whether its reference was the same in each run."""
+    inputs: Mapping[str, Value] = field(repr=False)
+    """What its function is given."""
+    base: "Mapping[str, str]" = field(repr=False)
+    """What earlier steps have exported."""
+    env: "Mapping[str, str | Hidden]" = field(repr=False)
+    """What `env` says from the outermost function to the step."""
+    calls: "tuple[Caller, ...]"
+    """The functions around it, the outermost first."""
+    steps_before: int
+    """How many steps of the whole have begun before it."""
+    is_own: bool = False
+    """Whether it is not the job's, but of whoever runs it: then nothing of the job's environment goes along."""
+
+
+@frozen(kw_only=True)
+class CameBack:
+    """What came of a step that ran in a container."""
+
+    result: StepResult
+    """Of its function."""
+    outputs: Mapping[str, Value] = field(factory=dict, repr=False)
+    exports: Mapping[str, str] = field(factory=dict, repr=False)
+    """Of all steps in it."""
+    secrets: tuple[str, ...] = field(default=(), repr=False)
+    """What is to be masked from now on."""
+
+
+@frozen(kw_only=True)
 class Finish:
     """Nothing to do any more."""
 
     result: StepResult
 
 
-Action: TypeAlias = Load | Execute | Finish
+Action: TypeAlias = Load | Execute | Delegate | Finish
 
 
 @frozen(kw_only=True)
@@ -131,6 +183,18 @@ class Settings:
     """The environment of those, in place of `env`."""
     files: str
     """A directory for the files that steps write; what is called in it, the run decides."""
+    step_env: "Mapping[str, str | Hidden]" = field(factory=dict, repr=False)
+    """What `env` of the functions around this one says, if it was called from another place."""
+    identity: str = ""
+    """What is the same for the same file of the function, if others may call it."""
+    calls: tuple[Caller, ...] = ()
+    """The functions around it, in other places, the outermost first."""
+    is_static: bool = True
+    """Whether the reference to it was the same in each run."""
+    reference: str = ""
+    """Where it came from, if it was called from another place."""
+    steps_before: int = 0
+    """How many steps of the whole have begun elsewhere."""
 
 
 @define
@@ -176,6 +240,8 @@ class Run:
     _kept: int = field(init=False, default=0)
     """How much is in the tree so far."""
     _log: list[str] = field(init=False, factory=list)
+    outputs: Mapping[str, Value] = field(init=False, factory=dict, repr=False)
+    """What the function has returned, once it has."""
     _result: StepResult = field(init=False, factory=StepResult)
 
     def start(self, now: float) -> Action:
@@ -190,8 +256,18 @@ class Run:
                 self._vars[each.key] = Hidden(each.value) if each.is_masked and not each.is_file else each.value
             self._base.update(self.settings.env)
             self._base[LOG_LEVEL] = self._log_level()
-            given = self.settings.inputs
-            self._enter(self.function, self.settings.origin, identity="", result=self._result, given=given, env={})
+            declared, settings = self.function.inputs, self.settings
+            given = {
+                name: self._guarded(each, is_sensitive=name in declared and declared[name].is_sensitive)
+                for name, each in settings.inputs.items()
+            }
+            self._check_identity(settings.identity, settings.reference, is_static=settings.is_static)
+            for value in settings.step_env.values():
+                self._keep_secrets({"": value})
+            env = dict(settings.step_env)
+            self._enter(
+                self.function, settings.origin, identity=settings.identity, result=self._result, given=given, env=env
+            )
         except StepFailed as error:
             return self._fail_whole(str(error), now)
         return self._go_on(now)
@@ -220,6 +296,47 @@ class Run:
         except StepFailed as error:
             return self._fail_step(str(error), now)
         return self._go_on(now)
+
+    def grown(self, result: StepResult) -> None:
+        """Take what has come so far of the step that runs in a container."""
+        frame = self._stack[-1]
+        frame.result = evolve(frame.result, steps=(*frame.result.steps[:-1], self._adopted(frame, result)))
+
+    def came_back(self, came: CameBack, now: float) -> Action:
+        """Take what came of the step that ran in a container."""
+        frame = self._stack[-1]
+        self._begun += sum(1 for _ in came.result.walk())
+        try:
+            for secret in came.secrets:
+                self.secrets.add(secret)
+            self._keep_secrets(came.outputs)
+            for _, each in came.result.walk():
+                self._charge([each.inputs, each.env, each.outputs, each.exports, each.command])
+        except StepFailed as error:
+            return self._fail_step(str(error), now)
+        self._exports.update(came.exports)
+        self.grown(came.result)
+        done = frame.result.steps[-1]
+        if self._is_own((*self._path(), done.name)):
+            self._own_exports.update(came.exports)
+        if came.result.status is not Status.SUCCESS:
+            return self._fail_step(came.result.error or f"it is {came.result.status.value} in its container", now)
+        frame.result = evolve(frame.result, steps=(*frame.result.steps[:-1], evolve(done, ended=now)))
+        frame.outputs[done.name] = dict(came.outputs)
+        frame.step = None
+        return self._go_on(now)
+
+    def _adopted(self, frame: _Frame, result: StepResult) -> StepResult:
+        """Make the result of a function in a container that of the step that called it."""
+        begun = frame.result.steps[-1]
+        return evolve(
+            result.scrubbed(self.secrets.scrub),
+            name=begun.name,
+            reference=begun.reference,
+            container=begun.container,
+            started=begun.started,
+            env={**begun.env, **result.env},
+        )
 
     def failed(self, error: str, now: float) -> Action:
         """Take why the step could not be loaded, or the command not started."""
@@ -274,6 +391,11 @@ class Run:
         if why:
             self._result = evolve(self._result, error=why)
         return Finish(result=self._result)
+
+    @property
+    def exports(self) -> Mapping[str, str]:
+        """What steps have exported so far."""
+        return self._exports
 
     @property
     def result(self) -> StepResult:
@@ -375,24 +497,56 @@ class Run:
             export_file=exports,
         )
 
-    def _load(self, frame: _Frame, now: float) -> Load:
+    def _load(self, frame: _Frame, now: float) -> Load | Delegate:
         """Say which step comes next."""
         step = frame.function.steps[frame.next_step]
         frame.next_step += 1
         frame.step = step
         begun = StepResult(name=step.name, reference=str(step.reference), started=now)
         frame.result = evolve(frame.result, steps=(*frame.result.steps, begun))
-        if self._begun + 1 > MAX_STEPS:
+        if self.settings.steps_before + self._begun + 1 > MAX_STEPS:
             raise StepFailed(f"more than {MAX_STEPS} steps in one run")
         reference = self._reference(frame, step)
         is_static = not isinstance(step.reference, DynamicReference) and reference == step.reference
         begun = evolve(begun, reference=str(self._shown(str(reference))))
         frame.result = evolve(frame.result, steps=(*frame.result.steps[:-1], begun))
-        return Load(
-            step=evolve(step, reference=reference),
-            path=(*self._path(), step.name),
+        path = (*self._path(), step.name)
+        if step.container:
+            step = evolve(step, reference=reference)
+            return self._delegate(frame, step, path, is_static=is_static)
+        return Load(step=evolve(step, reference=reference), path=path, origin=frame.origin, is_static=is_static)
+
+    def _delegate(self, frame: _Frame, step: Step, path: tuple[str, ...], *, is_static: bool) -> Delegate:
+        """Say which step comes next, and in which container."""
+        scope = self._scope(frame)
+        try:
+            image = image_of(str(reveal(expand_text(step.container, scope))))
+        except ValueError as error:
+            raise StepFailed(f"`container`: {error}") from None
+        if len(self._stack) + len(self.settings.calls) >= MAX_CALLS:
+            raise StepFailed(_TOO_DEEP)
+        inputs = {name: bounded(expand(value, scope)) for name, value in step.inputs.items()}
+        env = {name: expand_text(text, scope) for name, text in step.env.items()}
+        begun = evolve(frame.result.steps[-1], container=str(self._shown(str(image))), env=self._shown_texts(env))
+        frame.result = evolve(frame.result, steps=(*frame.result.steps[:-1], begun))
+        self._log.append(f'Running step "{step.name}" in {begun.container}')
+        is_own = self._is_own(path)
+        here = tuple(
+            Caller(reference=each.result.reference or self.settings.reference, identity=each.identity)
+            for each in self._stack
+        )
+        return Delegate(
+            step=evolve(step, container=str(image)),
+            image=image,
+            path=path,
             origin=frame.origin,
             is_static=is_static,
+            inputs=inputs,
+            base=dict(self._own_exports if is_own else self._exports),
+            env=env if is_own else {**frame.env, **env},
+            is_own=is_own,
+            calls=(*self.settings.calls, *here),
+            steps_before=self.settings.steps_before + self._begun,
         )
 
     def _reference(self, frame: _Frame, step: Step) -> Reference:
@@ -403,11 +557,26 @@ class Run:
 
     def _check_calls(self, step: Step, identity: str) -> None:
         """Refuse what calls itself without end."""
-        if len(self._stack) >= MAX_CALLS:
-            raise StepFailed(f"more than {MAX_CALLS} levels of functions that call functions")
+        if len(self._stack) + len(self.settings.calls) >= MAX_CALLS:
+            raise StepFailed(_TOO_DEEP)
         is_static = not isinstance(step.reference, DynamicReference)
-        if identity and is_static and any(frame.identity == identity for frame in self._stack):
-            raise StepFailed(f"`{step.reference}` is a function that is running already; it would call itself for ever")
+        self._check_identity(identity, str(step.reference), is_static=is_static)
+
+    def _check_identity(self, identity: str, reference: str, *, is_static: bool) -> None:
+        """Refuse a function that is running already; the error names those by which it would call itself."""
+        settings = self.settings
+        here = [
+            Caller(reference=each.result.reference or settings.reference, identity=each.identity)
+            for each in self._stack
+        ]
+        calls = [*settings.calls, *here]
+        first = next((number for number, each in enumerate(calls) if each.identity == identity), None)
+        if identity and is_static and first is not None:
+            names = [each.reference or "the file itself" for each in calls[first:]]
+            way = " → ".join([*names, reference])
+            raise StepFailed(
+                f"`{reference}` is a function that is running already ({way}); it would call itself for ever"
+            )
 
     def _outputs(self, frame: _Frame) -> Mapping[str, Value]:
         """Find out what a function with steps returns."""
@@ -432,7 +601,7 @@ class Run:
         frame = self._stack.pop()
         result = _added_up(evolve(frame.result, status=Status.SUCCESS, outputs=shown, ended=now))
         if not self._stack:
-            self._result = result
+            self._result, self.outputs = result, outputs
             return Finish(result=result)
         caller = self._stack[-1]
         caller.outputs[result.name] = dict(outputs)
@@ -443,7 +612,8 @@ class Run:
     def _fail_step(self, error: str, now: float) -> Finish:
         """End the run: the step that was being loaded failed."""
         frame = self._stack[-1]
-        failed = evolve(frame.result.steps[-1], status=Status.FAILURE, error=self._said(error), ended=now)
+        last = _ended(frame.result.steps[-1], Status.CANCELLED, now)
+        failed = evolve(last, status=Status.FAILURE, error=self._said(error), ended=now)
         frame.result = evolve(frame.result, steps=(*frame.result.steps[:-1], failed))
         self._end_all(Status.FAILURE, f"step `{failed.name}`: {failed.error}", now)
         return Finish(result=self._result)
@@ -467,7 +637,8 @@ class Run:
             if below:
                 steps = (*steps[:-1], below)
             elif steps and steps[-1].status is Status.RUNNING:
-                steps = (*steps[:-1], evolve(steps[-1], status=status, error=error, ended=now))
+                last = _ended(steps[-1], Status.CANCELLED, now)
+                steps = (*steps[:-1], evolve(last, status=status, error=error, ended=now))
             below = _added_up(evolve(frame.result, status=status, error=error, ended=now, steps=steps))
             error = f"step `{below.name}`: {error}" if error and below.name else error
         self._result = below or evolve(self._result, status=status, error=error, ended=now)
@@ -562,19 +733,32 @@ class Run:
         Raises:
             StepFailed: There is too much in that already.
         """
+        self._charge(value)
+        return _mapped(mask(value), self.secrets.scrub)
+
+    def _charge(self, value: Value) -> None:
+        """Count a value that comes into the tree."""
         self._kept += weight_of(value)
         if self._kept > MAX_KEPT:
             raise StepFailed(
                 f"the inputs, outputs, variables and commands of all steps are too much together; at most {MAX_KEPT}"
                 " parts are kept, of which 40 characters count as one"
             )
-        return _mapped(mask(value), self.secrets.scrub)
 
     def _shown_values(self, values: Mapping[str, Value]) -> dict[str, Value]:
         return {str(self._shown(name)): self._shown(value) for name, value in values.items()}
 
     def _shown_texts(self, texts: "Mapping[str, str] | Mapping[str, str | Hidden]") -> dict[str, str]:
         return {str(self._shown(name)): str(self._shown(text)) for name, text in texts.items()}
+
+
+def _ended(result: StepResult, status: Status, now: float) -> StepResult:
+    """Give all that still run below a result another status."""
+    steps = tuple(
+        evolve(each, status=status, ended=now) if each.status is Status.RUNNING else each
+        for each in (_ended(each, status, now) for each in result.steps)
+    )
+    return evolve(result, steps=steps)
 
 
 def _added_up(result: StepResult) -> StepResult:

@@ -16,13 +16,14 @@ from attrs import define, evolve, field
 
 from job_steps._breakpoints import At, Decision, Moment, When
 from job_steps._definitions import Function, Step
+from job_steps._delegation import Delegation, Request, delegate
 from job_steps._errors import StepFailed
 from job_steps._files import MAX_FILE
 from job_steps._git import Repositories
 from job_steps._loading import Loader, origin_of_job
 from job_steps._process import run_command
 from job_steps._results import Status, StepResult
-from job_steps._run import Action, Execute, Finish, Load, Origin, Run, Settings, Variable
+from job_steps._run import Action, CameBack, Delegate, Execute, Finish, Load, Origin, Run, Settings, Variable
 from job_steps._secrets import Masked
 from job_steps._values import Value
 
@@ -55,6 +56,7 @@ async def run_steps(
     files: Path | None = None,
     cache: Path | None = None,
     timeout: float | None = None,
+    delegation: Delegation | None = None,
     now: Callable[[], float] = _wall_clock,
 ) -> StepResult:
     """Run the steps of a function, or its command.
@@ -78,6 +80,7 @@ async def run_steps(
             removed at the end.
         cache: Where repositories are kept that steps come from; below *files* if it is None.
         timeout: Seconds for the whole; after that, the result is cancelled.
+        delegation: What runs steps in containers; without it, they fail.
         now: Tells the time, in seconds since 1970.
 
     Returns:
@@ -109,6 +112,8 @@ async def run_steps(
             admit=admit,
             at=at,
             now=now,
+            delegation=delegation,
+            variables=variables,
         )
         with anyio.move_on_after(timeout):
             return await runner.go()
@@ -119,6 +124,82 @@ async def run_steps(
 
 
 _FILE_NAME = re.compile(r"[A-Za-z0-9_]{1,200}")
+
+
+async def run_delegated(
+    request: Request,
+    *,
+    env: Mapping[str, str],
+    log: Log,
+    on_result: Callable[[StepResult], None],
+    admit: Admit,
+    delegation: Delegation,
+    now: Callable[[], float] = _wall_clock,
+) -> CameBack:
+    """Run a step that another agent has asked for, from this one's container.
+
+    Args:
+        request: The step, with all that it needs.
+        env: Of the container.
+        log: As for `run_steps`, as what follows.
+        on_result: As there.
+        admit: As there; the names that lead to steps are those of the whole job.
+        delegation: As there.
+        now: As there.
+    """
+    base = await to_thread.run_sync(_make, None)
+    try:
+        environment = {**env, **request.base}
+        loader = Loader(Repositories(base / "repositories", env if request.policies else environment))
+        step = Step(name=request.path[-1], reference=request.reference)
+        wanted = Load(step=step, path=request.path, origin=request.origin, is_static=request.is_static)
+        try:
+            loaded = await loader.load(wanted)
+        except StepFailed as error:
+            when = now()
+            return CameBack(result=StepResult(status=Status.FAILURE, error=str(error), started=when, ended=when))
+        settings = Settings(
+            origin=loaded.origin,
+            work_dir=request.work_dir,
+            env=environment,
+            variables=await to_thread.run_sync(_write_variables, request.variables, base),
+            inputs=request.inputs,
+            secrets=[*request.secrets, *(each.value for each in request.variables if each.is_file and each.is_masked)],
+            files=str(base),
+            step_env=request.env,
+            identity=_identity(loaded.identity, request),
+            calls=request.calls,
+            is_static=request.is_static,
+            reference=str(request.reference),
+            steps_before=request.steps_before,
+        )
+        run = Run(loaded.function, settings)
+        runner = _Runner(
+            run=run,
+            masked=Masked(run.secrets),
+            loader=loader,
+            log=log,
+            on_result=on_result,
+            admit=admit,
+            at=None,
+            now=now,
+            delegation=delegation,
+            variables=request.variables,
+            above=request.path,
+        )
+        result = await runner.go()
+        secrets = tuple(each for each in run.secrets.texts() if each not in request.secrets)
+        return CameBack(result=result, outputs=run.outputs, exports=run.exports, secrets=secrets)
+    finally:
+        with anyio.CancelScope(shield=True):
+            await to_thread.run_sync(partial(shutil.rmtree, base, ignore_errors=True))
+
+
+def _identity(file: str, request: Request) -> str:
+    """Tell the files of the job, which all containers have, from those that only this one has."""
+    shared = (request.origin.root, request.work_dir)
+    is_shared = any(root and (file == root or file.startswith(f"{root.rstrip('/')}/")) for root in shared)
+    return file if is_shared or not file else f"{request.image} {file}"
 
 
 class _Aborted(Exception):
@@ -141,6 +222,11 @@ class _Runner:
     admit: Admit | None
     at: At | None
     now: Callable[[], float]
+    delegation: Delegation | None
+    variables: Sequence[Variable]
+    """With contents in place of files."""
+    above: tuple[str, ...] = ()
+    """The names that lead to the function."""
     _is_over: bool = field(init=False, default=False)
 
     async def go(self) -> StepResult:
@@ -169,16 +255,38 @@ class _Runner:
         self._tell()
         return result
 
-    async def _do(self, action: Load | Execute) -> Action:
+    async def _do(self, action: Load | Execute | Delegate) -> Action:
         try:
+            if not isinstance(action, Execute) and self.admit:
+                self.admit(action.step, (*self.above, *action.path), action.origin)
+            if isinstance(action, Delegate):
+                return self.run.came_back(await self._delegate(action), self.now())
             if isinstance(action, Load):
-                if self.admit:
-                    self.admit(action.step, action.path, action.origin)
                 loaded = await self.loader.load(action)
                 return self.run.loaded(loaded.function, loaded.origin, self.now(), identity=loaded.identity)
             return await self._execute(action)
         except StepFailed as error:
             return self.run.failed(str(error), self.now())
+
+    async def _delegate(self, action: Delegate) -> CameBack:
+        if self.delegation is None:
+            raise StepFailed("steps in containers cannot be run here")
+        request = Request.of(
+            evolve(action, path=(*self.above, *action.path)),
+            self.delegation,
+            work_dir=self.run.settings.work_dir,
+            variables=self.variables,
+            secrets=self.run.secrets.texts(),
+        )
+
+        def grown(result: StepResult) -> None:
+            self.run.grown(result)
+            self._tell()
+
+        came = await delegate(request, action.image, self.delegation, log=self._pass_on, grown=grown)
+        if rest := self.masked.flush():
+            await self.log(rest)
+        return came
 
     async def _execute(self, action: Execute) -> Action:
         await to_thread.run_sync(_make_files, action.output_file, action.export_file)

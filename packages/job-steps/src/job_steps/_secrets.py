@@ -38,6 +38,10 @@ class Secrets:
         if len(self._pieces) > MOST:
             raise StepFailed(f"more than {MOST} lines that are to be masked, of all sensitive values of this run")
 
+    def texts(self) -> list[str]:
+        """All that is masked, in pieces, for another set."""
+        return [piece.decode("utf-8", "replace") for piece in self._longest_first()]
+
     def scrub(self, text: str) -> str:
         """Mask all secrets in a text."""
         if not self._pieces:

@@ -29,7 +29,7 @@ def main():
         sys.path[0] = modules
     from job_steps._agent._main import main as agent
 
-    return agent(sys.argv[1:])
+    return agent(sys.argv[1:], zipapp)
 
 
 def lay_out(zipapp, modules):

@@ -27,7 +27,7 @@ LOST: Final = (
 )
 
 _PLAIN: Final = re.compile(r"[A-Za-z0-9_-]{1,100}")
-_STATUS, _RESULTS, _LOG, _FILES = "job.json", "results.json", "log", "files"
+_STATUS, _RESULTS, _LOG, _FILES, _NOTE = "job.json", "results.json", "log", "files", "containers"
 
 
 def now() -> datetime:
@@ -68,6 +68,11 @@ class KeptJob:
     def files(self) -> Path:
         """Where variables are kept that are files."""
         return self.directory / _FILES
+
+    @property
+    def note(self) -> Path:
+        """The file that says that it has containers, or had."""
+        return self.directory / _NOTE
 
     @staticmethod
     def begin(jobs: Path, job: str) -> "KeptJob":

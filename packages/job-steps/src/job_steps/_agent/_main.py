@@ -16,7 +16,7 @@ import anyio
 from attrs import evolve
 
 from job_steps._agent._leftovers import end_leftovers
-from job_steps._agent._running import Rules, prepare, run
+from job_steps._agent._running import Rules, prepare, remove_left_containers, run
 from job_steps._call_errors import CallFailed
 from job_steps._messages import Job, RunMessage, RunState, VariableMessage
 
@@ -38,8 +38,13 @@ OTHER_LISTENS: Final = 75
 _LONGEST_FILE: Final = 64 << 20  # bytes
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Do what the command line says; returns the exit status."""
+def main(arguments: Sequence[str], zipapp: str = "") -> int:
+    """Do what the command line says; returns the exit status.
+
+    Args:
+        arguments: The command line.
+        zipapp: The file that this comes from; empty if it does not come from one.
+    """
     parser = argparse.ArgumentParser(prog="agent.pyz", description="Run steps on this machine.")
     commands = parser.add_subparsers(dest="command", required=True)
     serve = commands.add_parser("serve", help="answer managers at a socket, until there is nothing to do any more")
@@ -52,11 +57,14 @@ def main(arguments: Sequence[str]) -> int:
     one.add_argument("--environment", type=Path, help="a file with more environment for the job's steps, in JSON")
     one.add_argument("--results", type=Path, help="a file for the tree of results, in JSON")
     commands.add_parser("check", help="do nothing: what the first call of all takes long for, is done then")
+    commands.add_parser("inside", help="run one step in a container, for the agent outside of it")
     given = parser.parse_args(arguments)
     try:
         if given.command == "check":
             return 0
-        rules = Rules.of(_policies(given.policy))
+        if given.command == "inside":
+            return _inside()
+        rules = Rules.of(_policies(given.policy), Path(zipapp) if zipapp else None)
         if given.command == "serve":
             return anyio.run(_serve, given.directory.absolute(), rules, given.idle_time)
         return anyio.run(_run, _with(_request(given.request), given.environment), rules, given.results)
@@ -66,6 +74,15 @@ def main(arguments: Sequence[str]) -> int:
     except CallFailed as failed:
         _complain(str(failed))
         return REFUSED
+
+
+def _inside() -> int:
+    """Be the agent in a container; nothing but it writes to what is the standard output."""
+    from job_steps._agent._inside import serve_one
+
+    output = os.dup(1)
+    os.dup2(2, 1)
+    return anyio.run(serve_one, 0, output)
 
 
 def _complain(said: str) -> None:
@@ -152,10 +169,11 @@ def _alone(directory: Path) -> Iterator[bool]:
 async def _run(asked: RunMessage, rules: Rules, results: Path | None) -> int:
     """Run one request; the exit status is that of the step that failed."""
     import secrets
-    from tempfile import TemporaryDirectory
+    from tempfile import TemporaryDirectory, gettempdir
 
     prepared = await prepare(asked, rules)
     mark = secrets.token_hex(16)
+    note = Path(gettempdir(), f"job-steps-{mark}")
     output = sys.stdout.buffer
 
     async def log(data: bytes) -> None:
@@ -167,9 +185,11 @@ async def _run(asked: RunMessage, rules: Rules, results: Path | None) -> int:
         tree: list[StepResult] = []
         try:
             with TemporaryDirectory(prefix="job-steps-") as files:
-                outcome = await run(prepared, mark=mark, files=Path(files), log=log, on_result=tree.append)
+                outcome = await run(prepared, mark=mark, files=Path(files), note=note, log=log, on_result=tree.append)
         finally:
             end_leftovers(mark)
+            with anyio.CancelScope(shield=True):
+                await remove_left_containers(mark, note)
             if results and tree:
                 _keep(results, tree[-1])
         tasks.cancel_scope.cancel()

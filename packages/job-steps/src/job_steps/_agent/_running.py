@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -16,7 +17,8 @@ from job_steps._errors import JobStepsError
 from job_steps._messages import Cause, Job, RunMessage, RunState
 
 if TYPE_CHECKING:
-    from job_steps import Function, StepResult, Variable
+    from job_steps import Function, ImageReference, StepResult, Variable
+    from job_steps._delegation import Delegation
     from job_steps._policy import Policy
 
 _STATES: Final = {"success": RunState.SUCCESS, "failure": RunState.FAILURE, "cancelled": RunState.CANCELLED}
@@ -28,9 +30,11 @@ class Rules:
 
     policies: "Sequence[Policy]" = ()
     """A step has to be allowed by all of them, but what one of them adds needs no leave of those after it."""
+    agent: Path | None = None
+    """The zipapp that containers get; None: no step runs in one."""
 
     @staticmethod
-    def of(written: Sequence[Mapping[str, Any]]) -> "Rules":
+    def of(written: Sequence[Mapping[str, Any]], agent: Path | None = None) -> "Rules":
         """Read policies.
 
         Raises:
@@ -38,7 +42,7 @@ class Rules:
         """
         from job_steps._policy import policy_of
 
-        return Rules([policy_of(each) for each in written])
+        return Rules([policy_of(each) for each in written], agent)
 
     def admitted(self, steps: str) -> str:
         """The steps that run in place of these: what the first policy adds is around all else.
@@ -79,6 +83,49 @@ class Rules:
 
         return admit
 
+    def delegation(self, mark: str, work_dir: str, note: Path, env: Mapping[str, str]) -> "Delegation | None":
+        """What runs steps of a job in containers.
+
+        Args:
+            mark: Of the job.
+            work_dir: Its directory.
+            note: A file that is made when there are containers.
+            env: What of the job's environment goes along.
+        """
+        if self.agent is None:
+            return None
+        from job_steps._containers import Docker
+        from job_steps._definitions import Step
+        from job_steps._delegation import Delegation
+        from job_steps._policy import as_mapping
+        from job_steps._references import SCRIPT
+        from job_steps._run import Origin
+
+        admit = self.gate()
+
+        def allow(image: "ImageReference", path: tuple[str, ...]) -> None:
+            """See that steps in a container may have another one; what they are was seen to in there."""
+            admit(Step(name=path[-1], reference=SCRIPT, container=str(image)), path, Origin(kind="builtin"))
+
+        docker = Docker(
+            agent=self.agent,
+            mark=mark,
+            work_dir=os.path.normpath(work_dir),
+            env={**os.environ, MARK: mark},
+            note=note,
+        )
+        policies = [as_mapping(policy) for policy in self.policies]
+        return Delegation(containers=docker, env=env, policies=policies, allow=allow)
+
+
+async def remove_left_containers(mark: str, note: Path) -> None:
+    """Remove containers that a job has left, if it had any."""
+    if await to_thread.run_sync(note.exists):
+        from job_steps._containers import remove_containers
+
+        await remove_containers(mark)
+        await to_thread.run_sync(partial(note.unlink, missing_ok=True))
+
 
 @frozen(kw_only=True)
 class Prepared:
@@ -88,6 +135,8 @@ class Prepared:
     work_dir: str
     env: Mapping[str, str]
     variables: "Sequence[Variable]"
+    own_env: Mapping[str, str]
+    """What of the environment is the job's own."""
     time_limit: float | None
     rules: Rules
 
@@ -133,6 +182,7 @@ def _prepare(asked: RunMessage, rules: Rules) -> Prepared:
         function=function,
         work_dir=work_dir,
         env={**os.environ, **asked.env},
+        own_env=asked.env,
         variables=[
             Variable(key=one.key, value=one.value, is_file=one.file, is_masked=one.masked) for one in job.variables
         ],
@@ -153,6 +203,7 @@ async def run(
     *,
     mark: str,
     files: Path,
+    note: Path,
     log: Callable[[bytes], Awaitable[None]],
     on_result: "Callable[[StepResult], None]",
 ) -> Outcome:
@@ -162,6 +213,7 @@ async def run(
         prepared: What to run.
         mark: In the environment of every process.
         files: A directory of the job's own.
+        note: A file that is made when it has containers, for `remove_left_containers`.
         log: Gets what they write.
         on_result: Gets the tree whenever it has grown.
     """
@@ -180,6 +232,7 @@ async def run(
             own=prepared.rules.own_names,
             own_env={**os.environ, MARK: mark} if prepared.rules.policies else None,
             files=files,
+            delegation=prepared.rules.delegation(mark, prepared.work_dir, note, prepared.own_env),
         )
         return Outcome(state=_STATES[result.status.value], message=result.error or "", result=result)
     return Outcome(

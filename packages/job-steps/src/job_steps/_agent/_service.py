@@ -14,7 +14,7 @@ from anyio.abc import TaskGroup
 from job_steps import _messages as says
 from job_steps._agent._job import LONGEST_ID, LOST, KeptJob
 from job_steps._agent._leftovers import end_leftovers
-from job_steps._agent._running import Prepared, Rules, prepare, run
+from job_steps._agent._running import Prepared, Rules, prepare, remove_left_containers, run
 from job_steps._call_errors import CallFailed
 from job_steps._call_status import Code
 from job_steps._grpc import LONGEST_MESSAGE
@@ -59,6 +59,7 @@ class Service:
         for job in self._jobs.values():
             if not job.state.is_over:
                 await to_thread.run_sync(end_leftovers, job.mark)
+                await remove_left_containers(job.mark, job.note)
                 job.end(RunState.FAILURE, LOST, Cause.LOST)
 
     @property
@@ -109,7 +110,14 @@ class Service:
         """Run a job to its end, whatever that is."""
         try:
             with job.scope:
-                outcome = await run(prepared, mark=job.mark, files=job.files, log=job.log.write, on_result=job.grow)
+                outcome = await run(
+                    prepared,
+                    mark=job.mark,
+                    files=job.files,
+                    note=job.note,
+                    log=job.log.write,
+                    on_result=job.grow,
+                )
                 job.end(outcome.state, outcome.message, outcome.cause)
         except Exception:  # noqa: BLE001  (one job's is no reason to end the others)
             _log.exception("step_job_failed", extra={"job": job.id})
@@ -131,6 +139,7 @@ class Service:
         if not job.done.is_set():
             raise CallFailed(Code.INTERNAL, f"the job {job.id} has not ended within {END_TIMEOUT:g} s; try again")
         await to_thread.run_sync(end_leftovers, job.mark)
+        await remove_left_containers(job.mark, job.note)
         if self._jobs.get(job.id) is job:
             del self._jobs[job.id]
             await to_thread.run_sync(job.remove)

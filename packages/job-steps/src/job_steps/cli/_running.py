@@ -22,6 +22,7 @@ from job_steps._results import Status, StepResult
 from job_steps._run import Variable
 from job_steps._runner import run_steps
 from job_steps._values import Value, checked, json_text, number_of
+from job_steps.cli._delegating import delegating
 from job_steps.cli._printable import printable
 
 
@@ -79,12 +80,13 @@ def _run(
         stream.write(data)
         stream.flush()
 
+    given = _pairs("--env", options.env)
     running = partial(
         run_steps,
         function,
         directory=directory,
         work_dir=options.work_dir,
-        env={**os.environ, **_pairs("--env", options.env)},
+        env={**os.environ, **given},
         variables=[*kept, *(Variable(key=key, value=value) for key, value in added.items())],
         inputs=inputs,
         log=log,
@@ -92,7 +94,8 @@ def _run(
         timeout=options.timeout,
         at=_prompt(options),
     )
-    result = anyio.run(running)
+    with delegating(options.work_dir, given) as delegation:
+        result = anyio.run(partial(running, delegation=delegation))
     if options.as_json:
         click.echo(json.dumps(result.as_dict(), ensure_ascii=False))
     else:

@@ -22,7 +22,7 @@ from fleeting.plugins import format_duration
 from job_steps import StepResult, StepsInvalid
 from job_steps._policy import PolicyRefused
 from job_steps.executor._config import StepsConfig
-from job_steps.executor._list import StepsOfJob, steps_of
+from job_steps.executor._list import StepsOfJob, first_in_container, steps_of
 from job_steps.executor._outcome import usage_of
 from job_steps.executor._service import reported, service
 from job_steps.executor._there import There
@@ -142,13 +142,19 @@ class StepsExecutor:
             ConnectError: It cannot be run; says why.
         """
         try:
-            return steps_of(job, self._config.policy.policy)
+            steps = steps_of(job, self._config.policy.policy)
+            if self._config.step_runner is not None and (name := first_in_container(steps)):
+                raise ConnectError(
+                    f"the step {name!r} has a container, which GitLab's step-runner overlooks: it would run outside;"
+                    " leave step_runner out of [executors.steps]"
+                )
         except PolicyRefused as error:
             raise ConnectError(
                 f"{error}; change the step, or {error.rule} in [executors.steps.policy] if it is to be allowed"
             ) from error
         except StepsInvalid as error:
             raise ConnectError(f"the job's steps cannot be read: {error}") from error
+        return steps
 
     @asynccontextmanager
     async def _at(self, lease: Leased, name: str) -> AsyncIterator[There]:

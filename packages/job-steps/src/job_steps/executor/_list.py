@@ -5,6 +5,7 @@ from attrs import frozen
 from job_steps._expressions import has_expression
 from job_steps._gate import admit_steps, written
 from job_steps._policy import Policy
+from job_steps._reading import read_steps
 from job_steps._values import Value
 from job_steps.executor._options import StepsOptions
 from taskscaler.executors import JobSpec
@@ -48,6 +49,11 @@ def steps_of(job: JobSpec, policy: Policy) -> StepsOfJob:
     if len(job.script) > LONGEST or has_expression(job.script):  # a job's script is one, and has no expressions
         return StepsOfJob(_script(f"set -e\n. ./{FILE}", policy), job.script)
     return StepsOfJob(_script(f"set -e\n{job.script}", policy))
+
+
+def first_in_container(steps: StepsOfJob) -> str:
+    """The name of the first step that is to run in a container; empty if none is."""
+    return next((each.name for each in read_steps(steps.text).steps if each.container), "")
 
 
 def _script(text: str, policy: Policy) -> str:

@@ -1,0 +1,106 @@
+"""Docker's command as far as steps in containers use it, with an engine that is a directory, for fast tests.
+
+An image is a file that says how its containers behave; a container is a process of this host, with a file that names
+it for as long as it is there. What is said, and how the command ends, is as Docker 28.2 has it, which
+`tests/job_steps/test_containers_on_docker.py` compares; of what it does, isolation is missing.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+AGENT = "/.job-steps/agent.pyz"
+
+FLOOD = "head -c 40000000 /dev/zero | tr '\\0' x"
+SH_IS_MISSING = (
+    "docker: Error response from daemon: failed to create task for container: failed to create shim task: OCI runtime"
+    " create failed: runc create failed: unable to start container process: error during container init: exec:"
+    ' "/bin/sh": stat /bin/sh: no such file or directory: unknown\n\n'
+    "Run 'docker run --help' for more information\n"
+)
+
+
+def main(engine: Path, command: str, *arguments: str) -> int:
+    """Do what is asked for; returns the exit status."""
+    if not engine.exists():
+        sys.stderr.write(
+            "Cannot connect to the Docker daemon at unix:///var/run/docker.sock. Is the docker daemon running?\n"
+        )
+        return 1
+    if command == "image":
+        return _inspect(engine, arguments[-1])
+    if command == "pull":
+        sys.stderr.write(f"Error response from daemon: pull access denied for {arguments[-1]}\n")
+        return 1
+    if command == "ps":
+        wanted = arguments[-1].removeprefix("label=")
+        found = [
+            file.name for file in (engine / "containers").iterdir() if json.loads(file.read_text())["label"] == wanted
+        ]
+        sys.stdout.write("".join(f"{each}\n" for each in found))
+        return 0
+    if command == "rm":
+        for name in arguments:
+            _remove(engine, name)
+        return 0
+    return _run(engine, [*arguments])
+
+
+def _inspect(engine: Path, image: str) -> int:
+    if (engine / "images" / _file(image)).exists():
+        sys.stdout.write("sha256:0\n")
+        return 0
+    sys.stderr.write(f"[]\nError response from daemon: No such image: {image}\n")
+    return 1
+
+
+def _remove(engine: Path, name: str) -> None:
+    file = engine / "containers" / name
+    if file.exists():
+        os.killpg(json.loads(file.read_text())["process"], signal.SIGKILL)
+        file.unlink()
+
+
+def _run(engine: Path, arguments: list[str]) -> int:
+    """Run a container: what its image does with the command."""
+    options: dict[str, list[str]] = {}
+    while arguments[0].startswith("--"):
+        option = arguments.pop(0)
+        flag = option in ("--rm", "--init", "--interactive")
+        options.setdefault(option, []).append("" if flag else arguments.pop(0))
+    image, *command = arguments
+    behaviour = (engine / "images" / _file(image)).read_text()
+    (mount,) = (each for each in options["--mount"] if f"target={AGENT}," in each)
+    agent = mount.removeprefix("type=bind,source=").split(",")[0]
+    with (engine / "made").open("a") as made:
+        made.write(json.dumps({"image": image, **options}) + "\n")
+    env = {"PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin"}
+    whole = ["/bin/sh", *(each.replace(AGENT, agent) for each in command)]
+    if behaviour == "has no sh":
+        sys.stderr.write(SH_IS_MISSING)
+        return 127
+    if behaviour == "has no Python":
+        env["PATH"] = "/nonexistent"
+    elif behaviour == "dies midway":
+        env["DIES"] = "1"
+    elif behaviour != "works":
+        whole = ["/bin/sh", "-c", behaviour]
+    work_dir = options["--workdir"][0]
+    with subprocess.Popen(whole, env=env, cwd=work_dir, start_new_session=True) as process:
+        (name,), (label,) = options["--name"], options["--label"]
+        record = engine / "containers" / name
+        record.write_text(json.dumps({"process": process.pid, "label": label}))
+        code = process.wait()
+        record.unlink(missing_ok=True)
+    return code if code >= 0 else 128 - code
+
+
+def _file(image: str) -> str:
+    return image.replace("/", "+")
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1]), *sys.argv[2:]))
