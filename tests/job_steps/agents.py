@@ -7,7 +7,9 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import anyio
-from anyio.abc import Process
+from anyio.abc import ByteStream, Process
+from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
+from attrs import define
 
 from job_steps._zipapp import zipapp
 from job_steps.client import StepRunnerClient, step_runner
@@ -57,3 +59,35 @@ async def log_until(client: StepRunnerClient, job: str, text: bytes) -> bytes:
         if text in heard:
             break
     return heard
+
+
+@define(eq=False)
+class MemoryStream(ByteStream):
+    """One end of a connection in memory."""
+
+    incoming: MemoryObjectReceiveStream[bytes]
+    outgoing: MemoryObjectSendStream[bytes]
+
+    async def send(self, item: bytes) -> None:
+        """Send bytes."""
+        await self.outgoing.send(item)
+
+    async def receive(self, max_bytes: int = 65536) -> bytes:
+        """Receive what was sent at once."""
+        return await self.incoming.receive()
+
+    async def send_eof(self) -> None:
+        """Send nothing any more."""
+        self.outgoing.close()
+
+    async def aclose(self) -> None:
+        """End it."""
+        self.outgoing.close()
+        self.incoming.close()
+
+
+def memory_streams() -> tuple[MemoryStream, MemoryStream]:
+    """Make a connection in memory; returns its ends."""
+    to_one, from_other = anyio.create_memory_object_stream[bytes](100)
+    to_other, from_one = anyio.create_memory_object_stream[bytes](100)
+    return MemoryStream(from_one, to_one), MemoryStream(from_other, to_other)

@@ -6,6 +6,7 @@ from typing import Final, TypeAlias
 
 import anyio
 from anyio.abc import ByteStream, TaskGroup
+from attrs import define, field
 
 from job_steps._call_errors import CallFailed
 from job_steps._call_status import CallStatus, Code
@@ -26,26 +27,45 @@ Raises:
 """
 
 
-async def serve(stream: ByteStream, handlers: Mapping[str, Handler]) -> None:
+@define(eq=False)
+class Presence:
+    """Somebody who is connected."""
+
+    since: float
+    """When the last call has ended, or when it connected, by anyio's clock."""
+
+    calls: int = 0
+    """That are under way."""
+
+    scope: anyio.CancelScope = field(factory=anyio.CancelScope)
+    """Around all of it."""
+
+
+async def serve(stream: ByteStream, handlers: Mapping[str, Handler], presence: Presence | None = None) -> None:
     """Answer the calls that come through a stream until it ends, then give up those that are under way.
 
     Args:
         stream: Is closed at the end.
         handlers: By what is called, such as ``/proto.StepRunner/Run``.
+        presence: Learns what is going on.
     """
+    presence = presence or Presence(anyio.current_time())
     async with stream, anyio.create_task_group() as calls:
-        await _Serving(stream, handlers, calls).run()
+        await _Serving(stream, handlers, calls, presence).run()
         calls.cancel_scope.cancel()
 
 
 class _Serving:
     """One connection."""
 
-    def __init__(self, stream: ByteStream, handlers: Mapping[str, Handler], tasks: TaskGroup) -> None:
+    def __init__(
+        self, stream: ByteStream, handlers: Mapping[str, Handler], tasks: TaskGroup, presence: Presence
+    ) -> None:
         self._callee = Callee()
         self._driver = Driver(stream, self._callee, self._on_event)
         self._handlers = handlers
         self._tasks = tasks
+        self._presence = presence
         self._scopes: dict[int, anyio.CancelScope] = {}
 
     async def run(self) -> None:
@@ -61,12 +81,15 @@ class _Serving:
 
     async def _answer(self, call: CallReceived) -> None:
         scope = self._scopes[call.call]
+        self._presence.calls += 1
         try:
             with scope:
                 self._callee.finish(call.call, await self._status(call))
                 self._driver.wake()
         finally:
             del self._scopes[call.call]
+            self._presence.calls -= 1
+            self._presence.since = anyio.current_time()
 
     async def _status(self, call: CallReceived) -> CallStatus:
         """Carry a call out; returns how that ended."""

@@ -48,7 +48,7 @@ class _Kind:
 
 def text(number: int) -> Any:
     """Declare a string."""
-    return _field(number, _Kind(_BYTES, str.encode, _as_text), "")
+    return _field(number, _Kind(_BYTES, _text, _as_text), "")
 
 
 def blob(number: int) -> Any:
@@ -212,6 +212,11 @@ def _write(written: bytearray, number: int, kind: _Kind, value: Any) -> None:
     if kind.wire == _BYTES:
         written += _varint(len(encoded))
     written += encoded
+
+
+def _text(value: str) -> bytes:
+    """Write a string; what no string may have, such as half of a character, is lost, and the message is not."""
+    return value.encode(errors="replace")
 
 
 def _as_text(data: memoryview, _: int) -> str:

@@ -27,6 +27,10 @@ def main():
         pass
     else:
         sys.path[0] = modules
+    try:  # noqa: SIM105  (no older Python has contextlib.suppress)
+        os.utime(zipapp, None)  # a version that nobody has started for long is removed
+    except OSError:
+        pass
     from job_steps._agent._main import main as agent
 
     return agent(sys.argv[1:], zipapp)

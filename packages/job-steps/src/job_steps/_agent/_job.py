@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import os
 import re
 import secrets
 import shutil
@@ -15,11 +14,14 @@ from typing import Any, Final
 import anyio
 from attrs import define, field
 
+from job_steps._agent._directory import read_whole, set_aside, write_whole
 from job_steps._agent._log import JobLog
 from job_steps._messages import Cause, RunState, StatusMessage, Timestamp
 from job_steps._results import StepResult
 
 LONGEST_ID: Final = 255  # characters
+LONGEST_MESSAGE: Final = 4096  # characters
+_LONGEST_RESULTS: Final = 64 << 20  # bytes
 
 LOST: Final = (
     "the agent ended while this job ran: it was killed, by one of the job's steps or from outside, or the instance"
@@ -31,7 +33,7 @@ _STATUS, _RESULTS, _LOG, _FILES, _NOTE = "job.json", "results.json", "log", "fil
 
 
 def now() -> datetime:
-    """The time, by this host's clock: it is for people, and nothing is decided by it."""
+    """The time, by this host's clock: for people, and for what has waited for days."""
     return datetime.now(timezone.utc)
 
 
@@ -64,6 +66,9 @@ class KeptJob:
     changed: anyio.Event = field(factory=anyio.Event)
     """Set, and replaced, when `tree` or `state` has changed."""
 
+    was_loaded: bool = False
+    """Whether it is an earlier agent's, so that its tree is on disk alone once it is over."""
+
     @property
     def files(self) -> Path:
         """Where variables are kept that are files."""
@@ -85,8 +90,13 @@ class KeptJob:
         shutil.rmtree(directory, ignore_errors=True)
         directory.mkdir(mode=0o700, parents=True)
         kept = KeptJob(id=job, directory=directory, log=JobLog(str(directory / _LOG)), started=now())
-        kept.files.mkdir(mode=0o700)
-        kept.save()
+        try:
+            kept.files.mkdir(mode=0o700)
+            kept.save()
+        except OSError:
+            kept.log.close()
+            shutil.rmtree(directory, ignore_errors=True)
+            raise
         return kept
 
     def grow(self, result: StepResult) -> None:
@@ -96,11 +106,11 @@ class KeptJob:
 
     def end(self, state: RunState, message: str = "", cause: Cause = Cause.NONE) -> None:
         """Take note of its end, and let everybody know; a disk that takes nothing keeps the agent from nothing."""
-        self.state, self.message, self.cause, self.ended = state, message, cause, now()
+        self.state, self.message, self.cause, self.ended = state, message[:LONGEST_MESSAGE], cause, now()
         self.log.end()
         try:
             self.save()
-            _write(self.directory / _RESULTS, self.results())
+            write_whole(self.directory / _RESULTS, self.results())
         except OSError as error:
             self.message = message or f"what became of this job is not on disk: {error.strerror}"
         self.done.set()
@@ -108,6 +118,10 @@ class KeptJob:
 
     def results(self) -> bytes:
         """Its tree, as JSON; empty if there is none."""
+        if self.was_loaded and self.state.is_over:
+            with suppress(OSError, ValueError):  # it may have had none when its agent ended
+                return read_whole(self.directory / _RESULTS, _LONGEST_RESULTS)
+            return b""
         tree = self.tree.as_dict() if isinstance(self.tree, StepResult) else self.tree
         return b"" if tree is None else json.dumps(tree, ensure_ascii=False).encode(errors="replace")
 
@@ -137,34 +151,43 @@ class KeptJob:
             "started": self.started and self.started.isoformat(),
             "ended": self.ended and self.ended.isoformat(),
         }
-        _write(self.directory / _STATUS, json.dumps(kept).encode())
+        write_whole(self.directory / _STATUS, json.dumps(kept).encode())
 
     @staticmethod
     def load(directory: Path) -> "KeptJob | None":
-        """Read what an agent has left of a job; None if that is nothing to go by."""
+        """Read what an agent has left of a job; None if that is nothing to go by: other jobs may have been at it."""
         try:
-            kept = json.loads((directory / _STATUS).read_bytes())
+            kept = json.loads(read_whole(directory / _STATUS))
             job = KeptJob(
                 id=str(kept["id"]),
                 directory=directory,
                 log=JobLog(str(directory / _LOG), is_over=True),
                 mark=str(kept["mark"]),
                 state=RunState[kept["state"]],
-                message=str(kept["message"]),
+                message=str(kept["message"])[:LONGEST_MESSAGE],
                 cause=Cause[kept["cause"]],
                 started=_moment(kept["started"]),
                 ended=_moment(kept["ended"]),
+                was_loaded=True,
             )
-        except (OSError, ValueError, KeyError, TypeError):
+        except (OSError, ValueError, KeyError, TypeError, RecursionError):
             return None
-        with suppress(OSError, ValueError):  # it may have had none when the agent ended
-            job.tree = json.loads((directory / _RESULTS).read_bytes() or b"null")
+        if directory_of(directory.parent, job.id) != directory:
+            job.log.close()
+            return None
+        if not job.state.is_over:
+            with suppress(OSError, ValueError, RecursionError):  # it may have had none when the agent ended
+                tree = json.loads(read_whole(directory / _RESULTS, _LONGEST_RESULTS) or b"null")
+                job.tree = tree if isinstance(tree, dict) else None
         return job
 
-    def remove(self) -> None:
-        """Remove what is on disk of it."""
+    def forget(self) -> Path:
+        """Let go of it, so that its name is free; returns what has to be removed, which may take a while."""
         self.log.close()
-        shutil.rmtree(self.directory, ignore_errors=True)
+        try:
+            return set_aside(self.directory)
+        except OSError:
+            return self.directory
 
     def _change(self) -> None:
         self.changed.set()
@@ -172,13 +195,4 @@ class KeptJob:
 
 
 def _moment(text: str | None) -> datetime | None:
-    return datetime.fromisoformat(text) if text else None
-
-
-def _write(path: Path, data: bytes) -> None:
-    """Put a file in its place, whole."""
-    beside = path.with_suffix(".new")
-    file = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with open(file, "wb") as writing:  # noqa: PTH123  (it has a descriptor already)
-        writing.write(data)
-    beside.replace(path)
+    return datetime.fromisoformat(text).astimezone(timezone.utc) if text else None

@@ -1,5 +1,6 @@
 """The agent's socket: of mode 0600, in a directory of mode 0700, put up again if somebody takes it away."""
 
+import logging
 import os
 import socket
 import struct
@@ -12,15 +13,24 @@ from typing import Final
 import anyio
 from anyio.abc import ByteStream, SocketAttribute, SocketListener, SocketStream, TaskGroup
 
+from job_steps._grpc_server import Presence
+
 LONGEST_PATH: Final = 100
 """Bytes that a socket's address has room for on every system."""
 
 MOST_CONNECTIONS: Final = 64
 
+IDLE_TIME: Final = 10.0
+"""Seconds without a call, after which a connection makes room for another one if there are as many as there may be."""
+
 LOOK_EVERY: Final = 2.0
 """Seconds between two looks whether the socket is where it should be."""
 
 _SOCKET: Final = "agent.sock"
+_BESIDE: Final = "new.sock"
+"""What it is called before somebody can connect: no longer name than its own, for which there is room."""
+
+_log = logging.getLogger("job_steps.agent")
 
 
 def socket_path(directory: Path) -> Path:
@@ -33,9 +43,10 @@ def socket_path(directory: Path) -> Path:
 
 async def listen(
     path: Path,
-    serve: Callable[[ByteStream], Awaitable[None]],
+    serve: Callable[[ByteStream, Presence], Awaitable[None]],
     *,
     connections: TaskGroup,
+    take: Callable[[], bool],
     ready: Callable[[], None],
     is_over: Callable[[int], bool],
 ) -> None:
@@ -45,54 +56,90 @@ async def listen(
         path: Where.
         serve: What is done with each connection, within *connections*, which outlive the socket.
         connections: See there.
+        take: Asked before anybody can connect, the first time and whenever the socket was taken away: whether no other
+            agent has the directory. Nobody connects as long as one has.
         ready: Called once somebody can connect.
         is_over: Asked every now and then, with how many are connected.
     """
-    open_now = 0
-
-    async def answer(stream: SocketStream) -> None:
-        nonlocal open_now
-        if open_now >= MOST_CONNECTIONS or not _is_ours(stream.extra(SocketAttribute.raw_socket)):
-            await stream.aclose()
-            return
-        open_now += 1
-        try:
-            await serve(stream)
-        finally:
-            open_now -= 1
+    present = _Present(serve)
 
     async def accept(listener: SocketListener) -> None:
         while True:
             with suppress(OSError, anyio.BrokenResourceError):  # too many files are open, for example
-                await listener.serve(answer, connections)
+                await listener.serve(present.answer, connections)
             await anyio.sleep(LOOK_EVERY)  # those who wait are taken then
 
     has_listened = False
     try:
-        while not is_over(open_now):
+        while not is_over(present.count):
             try:
-                listener = await _bind(path)
+                listener = await _bind(path) if take() else None
             except OSError:
                 if not has_listened:
                     raise
                 await anyio.sleep(LOOK_EVERY)  # whoever took it away may be at it still; those who are connected go on
+                continue
+            if listener is None:  # another agent is there, since somebody has removed ours
+                await anyio.sleep(LOOK_EVERY)
                 continue
             has_listened = True
             async with listener, anyio.create_task_group() as accepting:
                 bound = _inode(path)
                 accepting.start_soon(accept, listener)
                 ready()
-                while _inode(path) == bound and not is_over(open_now):  # noqa: ASYNC110  (nobody tells)
+                while _inode(path) == bound and not is_over(present.count):  # noqa: ASYNC110  (nobody tells)
                     await anyio.sleep(LOOK_EVERY)
                 accepting.cancel_scope.cancel()
     finally:
-        _remove(path)
+        with suppress(OSError):
+            if has_listened and take():
+                _remove(path)
+
+
+class _Present:
+    """Those who are connected."""
+
+    def __init__(self, serve: Callable[[ByteStream, Presence], Awaitable[None]]) -> None:
+        self._serve = serve
+        self._all: list[Presence] = []
+
+    @property
+    def count(self) -> int:
+        """How many they are."""
+        return len(self._all)
+
+    async def answer(self, stream: SocketStream) -> None:
+        """Serve somebody, if there is room."""
+        presence = Presence(anyio.current_time())
+        if not _is_ours(stream.extra(SocketAttribute.raw_socket)) or not self._make_room():
+            await stream.aclose()
+            return
+        self._all.append(presence)
+        try:
+            with presence.scope:
+                async with stream:
+                    await self._serve(stream, presence)
+        except Exception:  # noqa: BLE001  (one connection's is no reason to end the others, or jobs)
+            _log.exception("step_connection_failed")
+        finally:
+            self._all.remove(presence)
+
+    def _make_room(self) -> bool:
+        """Whether another one can be had: one that nobody calls through may have to go."""
+        if len(self._all) < MOST_CONNECTIONS:
+            return True
+        now = anyio.current_time()
+        idle = [one for one in self._all if not one.calls and now - one.since >= IDLE_TIME]
+        longest = min((one for one in idle if not one.scope.cancel_called), key=lambda one: one.since, default=None)
+        if longest is not None:
+            longest.scope.cancel()
+        return longest is not None
 
 
 async def _bind(path: Path) -> SocketListener:
     """Listen beside the path, then there: so nobody who sees it has to wait, and what was there is replaced."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    beside = path.with_name(f"{path.name}.{os.getpid()}")
+    beside = path.with_name(_BESIDE)
     listener = await anyio.create_unix_listener(beside, mode=0o600)
     try:
         beside.rename(path)

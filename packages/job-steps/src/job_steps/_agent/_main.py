@@ -1,14 +1,14 @@
 """The agent's commands: `serve`, which a manager starts, and `run`, which runs one request and ends."""
 
 import argparse
-import fcntl
 import json
 import logging
 import os
 import signal
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
@@ -95,46 +95,53 @@ def _said(error: OSError | ValueError) -> str:
 
 async def _serve(directory: Path, rules: Rules, idle_time: float) -> int:
     """Serve until nobody has wanted anything for a while, or somebody ends it."""
+    from job_steps._agent._directory import Lock, remove_old_versions, write_whole
+    from job_steps._agent._job import now
     from job_steps._agent._listening import listen, socket_path
     from job_steps._agent._service import Service
     from job_steps._grpc_server import serve
 
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s")
     jobs = _make(directory)
-    with _alone(directory) as is_alone:
-        if not is_alone:
-            _complain(f"another agent has {directory}")
-            return OTHER_LISTENS
-        path = socket_path(directory)
+    lock = Lock(directory)
+    if not lock.take():
+        _complain(f"another agent has {directory}")
+        return OTHER_LISTENS
+    path = socket_path(directory)
 
-        def ready() -> None:
-            (directory / "socket").write_text(str(path))
+    def ready() -> None:
+        with suppress(OSError):  # a full disk, or a job: those who know the socket get there all the same
+            write_whole(directory / "socket", os.fsencode(path))
+        with suppress(OSError):  # nobody keeps it any more
             sys.stdout.write(f"listening {path}\n")
             sys.stdout.flush()
 
-        async with anyio.create_task_group() as connections, anyio.create_task_group() as running:
-            service = Service(jobs, running, rules)
-            idle_since = anyio.current_time()
+    async with anyio.create_task_group() as connections, anyio.create_task_group() as running:
+        service = Service(jobs, running, rules)
+        idle_since = anyio.current_time()
 
-            def is_over(connected: int) -> bool:
-                nonlocal idle_since
-                if connected or service.running:
-                    idle_since = anyio.current_time()
-                return anyio.current_time() - idle_since >= idle_time
+        def is_over(connected: int) -> bool:
+            nonlocal idle_since
+            if connected or service.running:
+                idle_since = anyio.current_time()
+            return anyio.current_time() - idle_since >= idle_time
 
-            async with anyio.create_task_group() as listening:
-                listening.start_soon(_end_on_signals, listening.cancel_scope)
-                await service.take_over()
-                await listen(
-                    path,
-                    lambda stream: serve(stream, service.handlers),
-                    connections=connections,
-                    ready=ready,
-                    is_over=is_over,
-                )
-                listening.cancel_scope.cancel()
-            connections.cancel_scope.cancel()  # and what runs
-        return 0
+        async with anyio.create_task_group() as listening:
+            listening.start_soon(_end_on_signals, listening.cancel_scope)
+            await service.take_over()
+            tidy = partial(anyio.to_thread.run_sync, remove_old_versions, directory, now().timestamp())
+            listening.start_soon(partial(tidy, abandon_on_cancel=True))
+            await listen(
+                path,
+                lambda stream, presence: serve(stream, service.handlers, presence),
+                connections=connections,
+                take=lock.take,
+                ready=ready,
+                is_over=is_over,
+            )
+            listening.cancel_scope.cancel()
+        connections.cancel_scope.cancel()  # and what runs
+    return 0
 
 
 def _make(directory: Path) -> Path:
@@ -149,21 +156,6 @@ async def _end_on_signals(scope: anyio.CancelScope) -> None:
     with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
         async for _ in signals:
             scope.cancel()
-
-
-@contextmanager
-def _alone(directory: Path) -> Iterator[bool]:
-    """Whether nobody else has a directory, for as long as the context is open."""
-    file = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            yield False
-        else:
-            yield True
-    finally:
-        os.close(file)
 
 
 async def _run(asked: RunMessage, rules: Rules, results: Path | None) -> int:

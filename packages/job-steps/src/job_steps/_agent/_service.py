@@ -1,9 +1,11 @@
 """What the agent answers: GitLab's `StepRunner`, and our `Results`."""
 
 import logging
+import shutil
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import aclosing
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -12,7 +14,8 @@ from anyio import to_thread
 from anyio.abc import TaskGroup
 
 from job_steps import _messages as says
-from job_steps._agent._job import LONGEST_ID, LOST, KeptJob
+from job_steps._agent._directory import remove_set_aside
+from job_steps._agent._job import LONGEST_ID, LOST, KeptJob, now
 from job_steps._agent._leftovers import end_leftovers
 from job_steps._agent._running import Prepared, Rules, prepare, remove_left_containers, run
 from job_steps._call_errors import CallFailed
@@ -26,6 +29,12 @@ _log = logging.getLogger("job_steps.agent")
 
 MOST_JOBS: Final = 500
 """That are kept; a job that is over is kept until it is closed. Each has a file open, and systems allow 1,024."""
+
+CLAIMED_WITHIN: Final = 86400.0
+"""Seconds in which somebody closes a job that is over, unless its manager is gone for good: then it makes room."""
+
+_MOST_NAMES: Final = 10_000
+"""In the directory of all jobs, that are looked at."""
 
 END_TIMEOUT: Final = 100.0
 """Seconds that a job that is closed may take to end, after which its caller hears that it has not."""
@@ -49,13 +58,14 @@ class Service:
         self._rules = rules
         self._jobs: dict[str, KeptJob] = {}
         self._starting = anyio.Lock()
-        for kept in sorted(directory.iterdir()):
-            if job := KeptJob.load(kept):
+        for kept in sorted(islice(directory.iterdir(), _MOST_NAMES)):
+            if len(self._jobs) < MOST_JOBS and (job := KeptJob.load(kept)):
                 self._jobs[job.id] = job
                 job.done.set()
 
     async def take_over(self) -> None:
         """End what an agent that was killed has left running."""
+        await to_thread.run_sync(remove_set_aside, self._directory)
         for job in self._jobs.values():
             if not job.state.is_over:
                 await to_thread.run_sync(end_leftovers, job.mark)
@@ -91,10 +101,7 @@ class Service:
         async with self._starting:
             if asked.id in self._jobs:
                 return says.Empty()
-            if len(self._jobs) >= MOST_JOBS:
-                raise CallFailed(
-                    Code.RESOURCE_EXHAUSTED, f"the agent keeps {MOST_JOBS} jobs already; close those that are over"
-                )
+            await self._make_room()
             prepared = await prepare(asked, self._rules)
             try:
                 job = KeptJob.begin(self._directory, asked.id)
@@ -105,6 +112,19 @@ class Service:
             self._jobs[asked.id] = job
             self._tasks.start_soon(self._see_through, job, prepared)
         return says.Empty()
+
+    async def _make_room(self) -> None:
+        """Have room for one job more: the one goes that nobody has come for longest, if that is long."""
+        if len(self._jobs) < MOST_JOBS:
+            return
+        over = [(job.ended, job) for job in self._jobs.values() if job.done.is_set() and job.ended is not None]
+        ended, oldest = min(over, default=(None, None), key=lambda one: one[0])
+        if ended is None or oldest is None or (now() - ended).total_seconds() < CLAIMED_WITHIN:
+            raise CallFailed(
+                Code.RESOURCE_EXHAUSTED, f"the agent keeps {MOST_JOBS} jobs already; close those that are over"
+            )
+        _log.warning("step_job_forgotten", extra={"job": oldest.id})
+        await self._forget(oldest)
 
     async def _see_through(self, job: KeptJob, prepared: Prepared) -> None:
         """Run a job to its end, whatever that is."""
@@ -119,6 +139,8 @@ class Service:
                     on_result=job.grow,
                 )
                 job.end(outcome.state, outcome.message, outcome.cause)
+        except OSError as error:  # a disk is full, for example
+            job.end(RunState.FAILURE, f"the job cannot be run there: {error.strerror or error}")
         except Exception:  # noqa: BLE001  (one job's is no reason to end the others)
             _log.exception("step_job_failed", extra={"job": job.id})
             job.end(RunState.FAILURE, "the agent has an error of its own; see what it logs")
@@ -138,12 +160,17 @@ class Service:
             await job.done.wait()
         if not job.done.is_set():
             raise CallFailed(Code.INTERNAL, f"the job {job.id} has not ended within {END_TIMEOUT:g} s; try again")
+        await self._forget(job)
+        return says.Empty()
+
+    async def _forget(self, job: KeptJob) -> None:
+        """End what is left of a job that is over, and keep nothing of it."""
         await to_thread.run_sync(end_leftovers, job.mark)
         await remove_left_containers(job.mark, job.note)
         if self._jobs.get(job.id) is job:
             del self._jobs[job.id]
-            await to_thread.run_sync(job.remove)
-        return says.Empty()
+            left = job.forget()
+            await to_thread.run_sync(partial(shutil.rmtree, left, ignore_errors=True))
 
     async def _results(self, asked: says.ById) -> says.ResultsMessage:
         return _results(self._job(asked.id))
