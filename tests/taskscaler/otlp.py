@@ -101,6 +101,11 @@ class Receiver:
         return sorted(children, key=lambda span: (span.began, span.ended))
 
 
+def inside(child: Received, parent: Received) -> bool:
+    """Whether a span lies within another, of the same trace."""
+    return child.trace == parent.trace and parent.began <= child.began <= child.ended <= parent.ended
+
+
 def accept(handler: BaseHTTPRequestHandler) -> None:
     """Answer that all is well."""
     handler.send_response(200)

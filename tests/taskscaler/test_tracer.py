@@ -1,5 +1,7 @@
 """Traces, without OpenTelemetry: what a tracer makes of what happens to jobs, whatever that is, in any order."""
 
+from collections.abc import Iterator
+from itertools import islice
 from random import Random
 
 import pytest
@@ -7,18 +9,9 @@ from attrs import frozen
 from hypothesis import given
 from hypothesis import strategies as st
 
-from taskscaler._tracer import (
-    LONGEST_STATE,
-    UNFINISHED,
-    Sampling,
-    Span,
-    SpanContext,
-    Trace,
-    Tracer,
-    context_in,
-    read_context,
-    within,
-)
+from taskscaler._parts import Part
+from taskscaler._span import LONGEST_STATE, Span, SpanContext, context_in, read_context
+from taskscaler._tracer import UNFINISHED, Sampling, Trace, Tracer, within
 from taskscaler.batch import Job
 from taskscaler.batch._followed import traced
 from taskscaler.executors import JobSpec
@@ -199,7 +192,10 @@ HAPPENINGS = st.one_of(
     st.tuples(st.just("acquired"), TIMES, TIMES, TIMES),
     st.tuples(st.just("waited"), TIMES, TIMES),
     st.tuples(st.just("dialled"), TIMES, TIMES, st.sampled_from(["", "unreachable"])),
-    st.tuples(st.sampled_from(["add", "add_to_run"]), st.just("stage"), TIMES, TIMES),
+    st.tuples(st.just("add"), st.just("stage"), TIMES, TIMES),
+    st.tuples(st.sampled_from(["add_parts", "tell_parts"]), TIMES, TIMES, TIMES, st.none() | TIMES),
+    st.tuples(st.just("end_run"), TIMES, st.sampled_from(["", "failed"])),
+    st.tuples(st.just("expect_run"), st.none() | TIMES),
     st.tuples(st.just("add_first"), st.just("queue"), TIMES),
     st.tuples(st.just("enter"), st.sampled_from(["ready", "run", "collect"]), TIMES),
     st.tuples(st.just("end_try"), TIMES, st.sampled_from(["", "failed"]), st.booleans()),
@@ -210,6 +206,13 @@ HAPPENINGS = st.one_of(
 def happen(trace: Trace, what: str, *args: float | str | bool) -> None:
     """Have something happen to a job."""
     match what:
+        case "add_parts" | "tell_parts":
+            began, ended, at, since = args
+            parts = [Part("stage", began, ended), Part("step", ended, began, 0)]  # type: ignore[arg-type]
+            more = {"at": at} if what == "add_parts" else {}
+            getattr(trace, what)(parts, since=since, **more)
+        case "expect_run":
+            trace.expect_run(trace.tries, *args)  # type: ignore[arg-type]
         case "acquired":
             trace.acquired(*args, Place())  # type: ignore[arg-type, call-arg]  # drawn as it is declared
         case "waited":
@@ -247,3 +250,87 @@ def test_whatever_happens_each_span_ends_once_and_within_its_parent(
             parent = known[span.parent.span_id]
             assert parent.began <= span.began <= span.ended <= parent.ended
             assert parent.context.trace_id == span.context.trace_id
+
+
+# --- managers that are killed ------------------------------------------------------------------------------
+
+STAGES = [Part("stage", 0.5, 0.75), Part("step", 0.6, 0.7, 0)]
+"""Of something that ran, by a clock of its own."""
+
+
+def work(trace: Trace, first: int = 1, leg: int = 0, since: float | None = None, at: float = 100.0) -> Iterator[float]:
+    """Try a job twice, or what is left of that: each try runs two things. Stops after everything it does."""
+    for number in range(first, 3):
+        trace.begin_try(0.0 if number == first else at, number=number)
+        yield at
+        trace.acquired(at, at + 1, at + 1, Place())
+        yield at
+        for which in range(leg, 2):
+            trace.expect_run(which, since)
+            trace.dialled(at + 1, at + 2)
+            yield at
+            for phase in ("ready", "run", "collect"):
+                trace.enter(phase, at + 3)
+                yield at
+            trace.add_parts(STAGES, at + 4, since=at)
+            yield at
+            trace.end_run(at + 4, "failed")
+            since, at = None, at + 10
+            yield at
+        trace.end_try(at, "failed")
+        leg, at = 0, at + 100
+        yield at
+
+
+def whole_tree(spans: list[Span], job: SpanContext) -> None:
+    """See that they are one tree, and none is in it twice, unless it is the same."""
+    known: dict[int, Span] = {}
+    for span in spans:
+        before = known.setdefault(span.context.span_id, span)
+        assert (before.name, before.parent) == (span.name, span.parent)
+        known[span.context.span_id] = span
+    for span in known.values():
+        if span.context == job:
+            continue
+        assert span.parent is not None
+        parent = known[span.parent.span_id]
+        assert parent.began <= span.began <= span.ended <= parent.ended, span.name
+    tries = [span for span in known.values() if span.name == "try"]
+    assert [span.attributes["taskscaler.try"] for span in tries] == [1, 2]
+    for each in tries:
+        assert names_below([*known.values()], each.context).count("run") == 2
+    assert names_below([*known.values()], job).count("try") == 2
+    assert len([span for span in known.values() if span.name == "step"]) == 4
+
+
+@pytest.mark.parametrize("is_left", [False, True], ids=["killed", "left"])
+def test_a_job_is_one_tree_wherever_its_manager_is_killed(*, is_left: bool) -> None:
+    """The next one goes on with the same spans: those that were sent before are sent again, or are there already."""
+    for kill_at in range(1, 100):
+        tracer, spans = tracing()
+        job = tracer.begin("job", 0.0, seed="one")
+        story = work(job)
+        done = [*islice(story, kill_at)]
+        if len(done) < kill_at:
+            job.end(done[-1])
+            whole_tree(spans, job.context)
+            break
+        if is_left:
+            job.leave()
+        number, leg = reached(kill_at)
+        again = tracer.begin("job", 0.0, seed="one")
+        for _ in work(again, number, leg, since=0.0 if leg < 2 else None, at=1000.0):
+            pass
+        again.end(2000)
+        assert again.context == job.context
+        whole_tree(spans, job.context)
+    else:
+        pytest.fail("the story has no end")
+
+
+def reached(steps: int) -> tuple[int, int]:
+    """Which try is to be gone on with, and which of what it runs, after so many steps, as it would be noted down."""
+    each_run, before = 6, 2
+    each_try = before + 2 * each_run + 1
+    number, done = divmod(steps, each_try)
+    return number + 1, max(0, done - before) // each_run

@@ -17,12 +17,12 @@ from fleeting import CapacityUnavailable, ConfigError
 from fleeting.runtime import CloudCall
 from fleeting.testing import FakeCloud, FakeGroup, IncreaseFault, virtual_time
 from taskscaler import Policy, Pool, Taskscaler
-from taskscaler._tracer import SpanContext, carried, context_in, harmless, read_context
+from taskscaler._span import SpanContext, carried, context_in, harmless, read_context
 from taskscaler.observers import available_observers, load_observer, traces
 from taskscaler.observers._spans import of_call
 from taskscaler.observers.traces import Traces, TracesConfig
 from tests.taskscaler.calling import called
-from tests.taskscaler.otlp import Received, Receiver, accept, receiving
+from tests.taskscaler.otlp import Receiver, accept, inside, receiving
 from tests.taskscaler.scaling import scaling, virtual_clock
 from tests.taskscaler.services import COMMAND, command
 
@@ -59,11 +59,6 @@ def _no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing but what a test says."""
     for name in [each for each in os.environ if each.startswith("OTEL_")] + ["TRACEPARENT", "TRACESTATE"]:
         monkeypatch.delenv(name, raising=False)
-
-
-def inside(child: Received, parent: Received) -> bool:
-    """Whether a span lies within another, of the same trace."""
-    return child.trace == parent.trace and parent.began <= child.began <= child.ended <= parent.ended
 
 
 def told(log: Path) -> SpanContext | None:

@@ -1,5 +1,6 @@
 """GitLab's jobs as a receiver of OpenTelemetry's spans gets them: from a GitLab in memory to processes here."""
 
+import json
 import os
 from pathlib import Path
 from typing import Any
@@ -11,12 +12,13 @@ from hypothesis import strategies as st
 
 from fleeting import MemoryJournal
 from fleeting.testing import FakeCloud
-from gitlab_jobs import End, Features, Job, JobInfo, Outcome, Tracing, Variable
+from gitlab_jobs import End, Features, Job, JobInfo, Outcome, Step, Tracing, Variable
 from gitlab_jobs.testing import FakeGitLab, State
+from job_steps import StepResult
 from taskscaler.observers.traces import Traces
 from taskscaler.tracing import SpanContext, read_context
 from taskscaler_gitlab._names_of_traces import context_of, ending, names_of, queued
-from tests.taskscaler.otlp import Received, Receiver, receiving
+from tests.taskscaler.otlp import Received, Receiver, inside, receiving
 from tests.taskscaler_gitlab import services, stand_in
 from tests.taskscaler_gitlab.sidecars import script, serving
 
@@ -58,11 +60,6 @@ def a_job(*lines: str, name: str = "build", **more: Any) -> Job:  # noqa: ANN401
         name=name, stage="test", project_id=3, project_full_path="group/project", pipeline_id=5, time_in_queue_seconds=7
     )
     return services.evolve(job, job_info=info)
-
-
-def inside(child: Received, parent: Received) -> bool:
-    """Whether a span lies within another, of the same trace."""
-    return child.trace == parent.trace and parent.began <= child.began <= child.ended <= parent.ended
 
 
 def one(spans: list[Received]) -> Received:
@@ -138,7 +135,7 @@ async def test_each_job_is_one_trace(
 async def test_a_job_is_one_span_over_restarts(
     gitlab: FakeGitLab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of a manager that leaves it, only its try is sent; the next one sends the job, which both belong to."""
+    """A manager that leaves it sends neither it nor the try; the next one sends both, once, from their beginning."""
     cloud, journal, held = FakeCloud(), MemoryJournal(), services.Held()
     number = gitlab.enqueue(services.a_job())
     with receiving() as receiver:
@@ -148,13 +145,103 @@ async def test_a_job_is_one_span_over_restarts(
             with anyio.fail_after(60):
                 await held.begun.wait()
         assert not receiver.named("job")
-        assert one(receiver.named("try")).attributes["taskscaler.left"]
+        assert not receiver.named("try")
+        assert receiver.named("wait")
         async with services.serving(tmp_path, gitlab, cloud=cloud, journal=journal, traces=Traces()) as bench:
             assert (await gitlab.ended(number)).state is State.SUCCESS
             await bench.until(lambda: not bench.service.running, patience=60.0)
     job = one(receiver.named("job"))
-    assert [each.name for each in receiver.below(job)] == ["try", "try"]
-    assert all(inside(each, job) for each in receiver.below(job))
+    tried = one(receiver.below(job))
+    assert inside(tried, job)
+    assert {each.name for each in receiver.below(tried)} >= {"wait", "acquire"}
+    assert all(inside(each, tried) for each in receiver.below(tried))
+
+
+def a_job_of_steps(*more: dict[str, str]) -> Job:
+    """One with `run`, a part of something that GitLab is at itself, with steps in a step."""
+    inner = '- {name: lint, script: "sleep 0.1; echo $PASSWORD"}\n- {name: link, script: "true"}\n'
+    make = f"mkdir -p ci; printf '%s' 'spec: {{}}\n---\nrun:\n{inner}' > ci/step.yml"
+    run = [{"name": "make", "script": make}, {"name": "build", "step": "./ci"}, *more]
+    job = a_job("true", leaves=("ci",))
+    above = Tracing(trace_id=f"{ABOVE.trace_id:032x}", span_parent_id=f"{ABOVE.span_id:016x}")
+    steps = tuple(each for each in job.steps if each.name != "script")
+    after = Step(name="after_script", script=("echo after",), when="always", allow_failure=True)
+    features = services.evolve(job.features, tracing=above)
+    return services.evolve(job, run=json.dumps(run), steps=(*steps, after), features=features)
+
+
+def steps_of(receiver: Receiver, span: Received) -> dict[str, Received]:
+    """All steps below a span, by the names that lead to them."""
+    found: dict[str, Received] = {}
+    for each in receiver.below(span):
+        assert inside(each, span)
+        if "taskscaler.step.path" in each.attributes:
+            found |= {str(each.attributes["taskscaler.step.path"]): each, **steps_of(receiver, each)}
+    return found
+
+
+def kept_results(here: Path) -> StepResult:
+    """What the runner keeps of how the only job's steps went."""
+    (results,) = here.glob("jobs/jobs/*/step-results.json")
+    return StepResult.from_dict(json.loads(results.read_text()))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("is_killed", [False, True], ids=["whole", "killed"])
+async def test_a_job_of_steps_is_one_tree(
+    gitlab: FakeGitLab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_killed: bool
+) -> None:
+    """Below what GitLab is at: its try, what ran, stages, steps, and those in a step, at the times of the results.
+
+    Also if the manager is killed while a step runs: the next one sends what it has not, and nothing else.
+    """
+    begun, go = tmp_path / "begun", tmp_path / "go"
+    job = a_job_of_steps({"name": "wait", "script": f"touch {begun}; until [ -e {go} ]; do sleep 0.05; done"})
+    journal = MemoryJournal()
+    more: dict[str, Any] = {"run_with": "own", "concurrent": 1}
+    with receiving() as receiver:
+        monkeypatch.setenv(ENDPOINT, receiver.url)
+        number = gitlab.enqueue(job)
+        async with serving(
+            tmp_path, gitlab, tmp_path, journal=journal, traces=Traces(), is_killed=is_killed, **more
+        ) as desk:
+            with anyio.fail_after(120):
+                while not begun.exists():  # noqa: ASYNC110  (a file)
+                    await anyio.sleep(0.05)
+            if not is_killed:
+                go.touch()
+                await desk.ended(number)
+        go.touch()
+        if is_killed:
+            assert not receiver.named("step_run")
+            async with serving(tmp_path, gitlab, tmp_path, journal=journal, traces=Traces(), **more) as desk:
+                await desk.ended(number)
+    tree = kept_results(tmp_path)
+    span = one(receiver.named("job"))
+    assert (span.trace, span.parent) == (f"{ABOVE.trace_id:032x}", f"{ABOVE.span_id:016x}")
+    assert (gitlab.server.jobs[number].state, span.error) == (State.SUCCESS, "")
+    tried = one([each for each in receiver.below(span) if each.name == "try"])
+    ran = one([each for each in receiver.below(tried) if each.name == "run"])
+    stages = receiver.below(ran)
+    assert all(inside(*each) for each in ((tried, span), (ran, tried), *((stage, ran) for stage in stages)))
+    assert [each.name for each in stages][:4] == ["prepare_script", "get_sources", "step_run", "after_script"]
+    ends = [each.ended for each in stages]
+    assert all(stage.began >= end for stage, end in zip(stages[1:], ends, strict=False))
+    spans = steps_of(receiver, stages[2])
+    assert {*spans} == {"make", "build", "build/lint", "build/link", "wait"}
+    for path, step in tree.walk():
+        if path:
+            assert step.started is not None
+            assert step.ended is not None
+            seen = spans["/".join(path)]
+            assert (seen.began, seen.ended) == (round(step.started * 1e9), round(step.ended * 1e9))
+            assert seen.attributes.get("process.exit.code") == step.exit_code
+    ours = [each for each in receiver.spans if each.trace == span.trace]
+    ids = [each.id for each in ours]
+    assert len({*ids}) == len(ids)
+    assert {each.parent for each in ours} <= {*ids, span.parent}
+    shown = b"".join(receiver.raw)
+    assert SECRET.encode() not in shown
 
 
 TEXTS = st.text(st.characters(exclude_categories=()), max_size=9)

@@ -128,7 +128,7 @@ class Follows:
         now, outcome = work.clock.now(), work.record.outcome
         if work.end is None and not work.problem:
             if work.outlives:
-                trace.leave(now)
+                trace.leave()
             else:
                 trace.end(now, UNFINISHED)
             return
@@ -172,7 +172,8 @@ def followed_try(work: Followed) -> Iterator[Tried]:
     if trace is None or not trace.is_followed:
         yield tried
         return
-    trace.begin_try(work.clock.now())
+    # An earlier process may have begun the first try here: all that it did was since the job was taken.
+    trace.begin_try(work.clock.now() if trace.has_been_tried else work.record.taken_at)
     try:
         yield tried
     except Exception as error:
@@ -181,7 +182,7 @@ def followed_try(work: Followed) -> Iterator[Tried]:
     except BaseException:  # it is ended here, or left to a later process
         tried.error = "interrupted" if work.interrupted or not work.outlives else ""
         if not tried.error:
-            trace.end_try(work.clock.now(), "", {"taskscaler.left": True})
+            trace.leave_try()
         raise
     finally:
         how = None if tried.outcome is None else ending_of(tried.outcome)

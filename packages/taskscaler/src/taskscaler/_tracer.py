@@ -6,18 +6,16 @@ that is not sampled nothing is kept but its name, which the job is given all the
 trace, so that whatever a clock does, a child lies within its parent.
 """
 
-import re
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from hashlib import sha256
 from random import Random
 from typing import Final, NamedTuple, Protocol, runtime_checkable
 
-from fleeting.plugins import one_line
 from fleeting.runtime import CloudCall
-
-Attributes = Mapping[str, str | int | float | bool]
+from taskscaler._parts import Part, derived, first_of, spans_of
+from taskscaler._span import Attributes, Span, SpanContext
 
 MOST_OPEN: Final = 100_000
 """Traces under way at a time; those beyond are not sampled."""
@@ -28,92 +26,10 @@ MOST_DECISIONS: Final = 64
 UNFINISHED: Final = "unfinished"
 """The error of what was still under way when nobody was left to follow it."""
 
-CONTEXT: Final = ("TRACEPARENT", "TRACESTATE")
-"""The variables that bring a context to a process."""
+_WITH_PARTS: Final = frozenset({"run", "collect"})
+"""Phases that others may be a part of: if an earlier process began one, the next one enters it, too."""
 
-LONGEST_STATE: Final = 512
-"""Characters of a ``tracestate``; longer ones are dropped, as W3C allows."""
-
-LONGEST: Final = 1024
-"""Bytes of one value; longer ones are cut."""
-
-_PARENT: Final = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?")
-_STATE: Final = re.compile(r"[\x20-\x7e]*")
-_USERINFO: Final = re.compile(r"(?<=//)[^/\s@]*@")
-_CAUSE: Final = re.compile(r"(?: \(|: ).*", re.DOTALL)
 _NONE: Final[Attributes] = {}
-
-
-def harmless(text: str) -> str:
-    """Make a text that others have a hand in fit to be shown: one line, not too long, no password in an address.
-
-    Nor halves of surrogate pairs, which JSON can have, and what is sent cannot.
-    """
-    return one_line(_USERINFO.sub("", text).encode(errors="replace").decode(), LONGEST)
-
-
-def kind(reason: str) -> str:
-    """Give what a reason begins with, in words of ours; a cause in brackets or behind a colon is a cloud's to word."""
-    return harmless(_CAUSE.sub("", reason))
-
-
-class SpanContext(NamedTuple):
-    """Names a span for those that are to be its children, or are linked to it."""
-
-    trace_id: int
-    span_id: int
-    is_sampled: bool
-    state: str = ""
-    """What the systems on the way have added, ``tracestate``."""
-
-    @property
-    def traceparent(self) -> str:
-        """As W3C has it."""
-        return f"00-{self.trace_id:032x}-{self.span_id:016x}-{'01' if self.is_sampled else '00'}"
-
-    @property
-    def env(self) -> dict[str, str]:
-        """The variables that bring it to a process, under OpenTelemetry's names."""
-        carried = {"TRACEPARENT": self.traceparent}
-        return {**carried, "TRACESTATE": self.state} if self.state else carried
-
-
-def carried(env: Mapping[str, str]) -> dict[str, str]:
-    """Give the headers that bring the context of an environment to a daemon; none if it has none."""
-    context = context_in(env)
-    return {} if context is None else {name.lower(): value for name, value in context.env.items()}
-
-
-def read_context(traceparent: str | None, tracestate: str | None = "") -> SpanContext | None:
-    """Read what W3C's headers, or the variables of those names, say; None: nothing that can be used."""
-    found = _PARENT.fullmatch((traceparent or "").strip())
-    if found is None:
-        return None
-    version, trace_id, span_id, flags, more = found.groups()
-    if version == "ff" or (version == "00" and more) or not int(trace_id, 16) or not int(span_id, 16):
-        return None
-    state = (tracestate or "").strip()
-    usable = len(state) <= LONGEST_STATE and _STATE.fullmatch(state)
-    return SpanContext(int(trace_id, 16), int(span_id, 16), bool(int(flags, 16) & 1), state if usable else "")
-
-
-def context_in(env: Mapping[str, str]) -> SpanContext | None:
-    """Find the context that variables bring, if they do."""
-    return read_context(env.get("TRACEPARENT"), env.get("TRACESTATE"))
-
-
-class Span(NamedTuple):
-    """Something that began and has ended. Times are seconds since the epoch."""
-
-    name: str
-    context: SpanContext
-    parent: SpanContext | None
-    began: float
-    ended: float
-    attributes: Attributes
-    links: tuple[SpanContext, ...]
-    error: str
-    """The kind of error with which it ended; empty: it went well."""
 
 
 class Sampling(NamedTuple):
@@ -150,7 +66,21 @@ class Place(Protocol):
 class _Try:
     """One try at a job, on one slot: under way."""
 
-    __slots__ = ("attributes", "began", "context", "has_run", "phase", "phase_began", "phase_context", "ran", "run")
+    __slots__ = (
+        "attributes",
+        "began",
+        "context",
+        "parted",
+        "phase",
+        "phase_began",
+        "phase_context",
+        "ran",
+        "run",
+        "run_number",
+        "runs",
+        "runs_since",
+        "told",
+    )
 
     def __init__(self, context: SpanContext, run: SpanContext, began: float, attributes: dict[str, str | int]) -> None:
         self.context = context
@@ -164,7 +94,21 @@ class _Try:
 
         self.phase_began = began
         self.phase_context = context
-        self.has_run = False
+        self.parted = 0
+        """The id of what has run whose parts were given away."""
+
+        self.run_number = 0
+        """Of what runs, or is to run next, among what runs one after the other in this try."""
+
+        self.runs = 0
+        """How many phases ``run`` have begun that have this number."""
+
+        self.told: tuple[Sequence[Part], float | None] | None = None
+        """What is known of what has run, if nobody comes to know more."""
+
+        self.runs_since: float | None = None
+        """Since when that runs which is said to run next; None: from then on."""
+
         self.ran: Span | None = None
         """Its last phase ``run``, once that is over, until it is known how it went."""
 
@@ -176,6 +120,7 @@ class Trace:
         "_attributes",
         "_before",
         "_began",
+        "_is_named",
         "_latest",
         "_links",
         "_name",
@@ -198,9 +143,11 @@ class Trace:
         parent: SpanContext | None = None,
         attributes: Attributes = _NONE,
         links: tuple[SpanContext, ...] = (),
+        is_named: bool = False,
     ) -> None:
-        """Begin."""
+        """Begin. With *is_named*, tries and what runs have ids by their numbers, as in every process that names it."""
         self._tracer = tracer
+        self._is_named = is_named
         self._name = name
         self.context = context
         """Of the whole."""
@@ -238,16 +185,35 @@ class Trace:
 
     # --- what happens to it ------------------------------------------------------------------------------
 
-    def begin_try(self, at: float, attributes: Attributes = _NONE) -> None:
-        """Somebody tries to run it, and wants a slot first; a try that was under way has ended."""
-        self.tries += 1
+    def begin_try(self, at: float, attributes: Attributes = _NONE, *, number: int | None = None) -> None:
+        """Somebody tries to run it, and wants a slot first; a try that was under way has ended.
+
+        Args:
+            at: When.
+            attributes: What is known of it.
+            number: Which try it is, from 1; None: the next one. One that an earlier process began has its number.
+        """
+        self.tries = self.tries + 1 if number is None else number
         if not self.is_followed:
             return
         self.end_try(at, UNFINISHED)
         at = self._at(at)
         numbered: dict[str, str | int] = {"taskscaler.try": self.tries}
-        self._try = _Try(self._tracer.child(self.context), self._tracer.child(self.context), at, numbered)
+        context = self._named(self.context, f"try {self.tries}")
+        self._try = _Try(context, self._named(context, "run 0.0"), at, numbered)
         self._try.attributes.update(attributes)
+
+    def expect_run(self, number: int = 0, since: float | None = None) -> None:
+        """Say which it is that runs next, if a try runs one thing after the other, or goes on with one.
+
+        Args:
+            number: From 0. It decides on the id, so that one that an earlier process began has the same.
+            since: When an earlier process began it, or earlier; None: none did.
+        """
+        tried = self._try
+        if tried is not None:
+            tried.runs = tried.runs if tried.run_number == number else 0
+            tried.run_number, tried.runs_since = number, since
 
     def waited(self, since: float, at: float, error: str) -> None:
         """Nobody has given it a slot."""
@@ -272,7 +238,7 @@ class Trace:
             return
         self._child("dial", since, at, error=error)
         tried = self._try
-        if tried is not None and not error and tried.phase is None and not tried.has_run:
+        if tried is not None and not error and tried.phase is None and not tried.runs:
             tried.phase, tried.phase_began = "", self._at(at)
 
     def enter(self, phase: str, at: float) -> None:
@@ -285,10 +251,11 @@ class Trace:
             at = tried.phase_began
         else:
             self._end_phase(tried, at, "ready")
-        is_first = phase == "run" and not tried.has_run
-        tried.phase, tried.phase_began = phase, at
-        tried.phase_context = tried.run if is_first else self._tracer.child(tried.context)
-        tried.has_run = tried.has_run or is_first
+        if phase == "run":
+            self._begin_run(tried, at)
+        else:
+            which = f"{phase} {tried.run_number}.{tried.runs}"
+            tried.phase, tried.phase_began, tried.phase_context = phase, at, self._named(tried.context, which)
 
     def end_try(
         self, at: float, error: str = "", attributes: Attributes = _NONE, *, has_run_badly: bool = False
@@ -304,6 +271,9 @@ class Trace:
         tried = self._try
         if tried is None or self.has_ended:
             return
+        if tried.told is not None:
+            parts, since = tried.told
+            self.add_parts(parts, at, since=since)
         at = self._at(at)
         if has_run_badly and tried.ran is not None:
             self._end_run(tried, error)
@@ -329,10 +299,19 @@ class Trace:
             self._tracer.forget(self)
         self.has_ended, self.is_followed = True, False
 
-    def leave(self, at: float) -> None:
+    @property
+    def has_been_tried(self) -> bool:
+        """Whether a try is over, here."""
+        return self._before is not None
+
+    def leave_try(self) -> None:
+        """Somebody else goes on with the try, who gives it its number: its span is theirs to give away."""
+        self._try = None
+
+    def leave(self) -> None:
         """Somebody else goes on with it, who begins it again with the same seed: its span is theirs to give away."""
         if not self.has_ended:
-            self.end_try(at, "", {"taskscaler.left": True})
+            self.leave_try()
             self._tracer.forget(self)
         self.has_ended, self.is_followed = True, False
 
@@ -349,17 +328,75 @@ class Trace:
                 Span(name, self._tracer.child(self.context), self.context, self._began, at, _NONE, (), "")
             )
 
-    def add_to_run(self, name: str, since: float, at: float, attributes: Attributes = _NONE, error: str = "") -> None:
-        """The same of what has run, also if it is learned of only when that is over."""
-        ran = None if self._try is None or self._try.phase == "run" else self._try.ran
-        if not self.is_followed or ran is None:
-            self.add(name, since, at, attributes, error)
-            return
-        at = min(max(at, ran.began), ran.ended)
-        since = min(max(since, ran.began), at)
-        self._tracer.emit(Span(name, self._tracer.child(ran.context), ran.context, since, at, attributes, (), error))
+    def add_parts(self, parts: Sequence[Part], at: float, *, since: float | None = None) -> Sequence[Span]:
+        """What has run, or runs, consisted of these, all of them; returns their spans.
+
+        Args:
+            parts: As the clock knows them of where they ran; see `spans_of`.
+            at: Now.
+            since: That it ran is heard later than it begins: when that may have been at the earliest. None: it is not.
+        """
+        tried = self._try
+        if not self.is_followed or tried is None:
+            return ()
+        at, ran = self._at(at), tried.ran
+        if tried.phase == "run" or ran is None:
+            self._have_run(tried, at)
+            ran = Span("run", tried.phase_context, tried.context, tried.phase_began, at, _NONE, (), "")
+        if tried.parted == ran.context.span_id:
+            return ()
+        tried.parted = ran.context.span_id
+        if since is not None and (first := first_of(parts)) is not None:
+            ran = ran._replace(began=max(tried.began, min(ran.began, max(since, first))))
+        if tried.phase == "run":
+            tried.phase_began = ran.began
+        else:
+            tried.ran = ran
+        return self.add_below(ran, parts)
+
+    def tell_parts(self, parts: Sequence[Part], *, since: float | None = None) -> None:
+        """Have these be the parts of what ran, as `add_parts`, if the try ends, and nobody goes on with it."""
+        if self._try is not None:
+            self._try.told = (parts, since)
+
+    def add_below(self, whole: Span, parts: Sequence[Part], offset: float | None = None) -> Sequence[Span]:
+        """Something that was given away, perhaps by an earlier process, consisted of these; see `spans_of`."""
+        if not self.is_followed:
+            return ()
+        spans = spans_of(parts, whole, offset)
+        for span in spans:
+            self._at(span.ended)
+            self._tracer.emit(span)
+        return spans
+
+    def end_run(self, at: float, error: str = "") -> None:
+        """What ran is over, and all that was done with what it left, and it is known how it went."""
+        tried = self._try
+        if self.is_followed and tried is not None:
+            self._end_phase(tried, self._at(at), "run")
+            self._end_run(tried, error)
 
     # --- inside ------------------------------------------------------------------------------------------
+
+    def _named(self, parent: SpanContext, what: str) -> SpanContext:
+        return derived(parent, what) if self._is_named else self._tracer.child(parent)
+
+    def _have_run(self, tried: _Try, at: float) -> None:
+        """Know that it runs, though nobody has said so."""
+        if tried.phase == "run":
+            return
+        since = at if tried.phase else tried.phase_began
+        if tried.phase:
+            self._end_phase(tried, at, "run")
+        self._begin_run(tried, since if tried.phase is not None else at)
+
+    def _begin_run(self, tried: _Try, at: float) -> None:
+        since = at if tried.runs_since is None else min(at, max(tried.runs_since, tried.began))
+        tried.phase, tried.phase_began, tried.runs_since = "run", since, None
+        is_told = not (tried.run_number or tried.runs)  # to what runs, before it ran
+        which = f"run {tried.run_number}.{tried.runs}"
+        tried.phase_context = tried.run if is_told else self._named(tried.context, which)
+        tried.runs += 1
 
     def _at(self, at: float) -> float:
         """Now, which is never earlier than what was."""
@@ -371,8 +408,10 @@ class Trace:
         if tried.phase is None:
             return
         if not tried.phase:
-            tried.phase = otherwise
-            tried.phase_context = tried.run if otherwise == "run" else self._tracer.child(tried.context)
+            if otherwise == "run":
+                self._begin_run(tried, tried.phase_began)
+            else:
+                tried.phase, tried.phase_context = otherwise, self._tracer.child(tried.context)
         span = Span(tried.phase, tried.phase_context, tried.context, tried.phase_began, at, _NONE, (), error)
         if tried.phase == "run" and not error:
             self._end_run(tried)
@@ -392,7 +431,7 @@ class Trace:
         tried = self._try
         if tried is None:
             parent, first = self.context, self._began
-        elif tried.phase:
+        elif tried.phase in _WITH_PARTS:
             parent, first = tried.phase_context, tried.phase_began
         else:
             parent, first = tried.context, tried.began
@@ -433,6 +472,19 @@ def enter_phase(phase: str) -> None:
     trace = _CURRENT.get()
     if isinstance(trace, Trace) and trace.is_followed and trace.is_tried:
         trace.enter(phase, trace._tracer.now())  # noqa: SLF001  (this module's own)
+
+
+def is_followed() -> bool:
+    """Whether anything of the job that this task is at is given away."""
+    trace = _CURRENT.get()
+    return isinstance(trace, Trace) and trace.is_followed and trace.is_tried
+
+
+def add_parts(parts: Sequence[Part]) -> None:
+    """Note of what an executor has run for the job that this task is at what that consisted of; once for each run."""
+    trace = _CURRENT.get()
+    if isinstance(trace, Trace) and trace.is_followed:
+        trace.add_parts(parts, trace._tracer.now())  # noqa: SLF001  (this module's own)
 
 
 def _ids(seed: str) -> tuple[int, int]:
@@ -515,7 +567,7 @@ class Tracer:
             return Trace(self, name, context, 0.0)
         known = {**attributes, **sampling.attributes} if sampling.attributes else attributes
         began = self.now() if at is None else at
-        trace = Trace(self, name, context, began, parent=parent, attributes=known, links=links)
+        trace = Trace(self, name, context, began, parent=parent, attributes=known, links=links, is_named=bool(seed))
         self._open[trace] = None
         return trace
 

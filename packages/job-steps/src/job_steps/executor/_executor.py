@@ -26,8 +26,10 @@ from job_steps.executor._list import StepsOfJob, first_in_container, steps_of
 from job_steps.executor._outcome import usage_of
 from job_steps.executor._service import reported, service
 from job_steps.executor._there import There
+from job_steps.tracing import parts_of
 from taskscaler.executors import JobOutcome, JobSpec, Leased, Verdict, enter_phase
 from taskscaler.executors.runs import SHORT, Place, Runs, batch_of, check_try
+from taskscaler.tracing import add_parts, is_followed
 
 log = logging.getLogger("job_steps.executor")
 
@@ -213,6 +215,8 @@ class StepsExecutor:
                 outcome, result = JobOutcome(verdict=Verdict.TIMED_OUT, why=timed_out), await there.result()
                 await there.client.close(there.name)
         enter_phase("collect")
+        if result is not None and is_followed():
+            add_parts(parts_of(result))
         return await there.bring_back(job, outcome.with_usage(usage_of(result)), result, artifacts)
 
     async def _end_quietly(self, lease: Leased, name: str) -> None:

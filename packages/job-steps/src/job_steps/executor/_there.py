@@ -20,7 +20,7 @@ from job_steps import ResultInvalid, StepResult
 from job_steps.client import CallFailed, Cause, Code, JobStatus, RunRequest, StepRunnerClient
 from job_steps.executor._list import FILE, StepsOfJob
 from job_steps.executor._outcome import outcome_of
-from taskscaler.executors import JobOutcome, JobSpec, Leased, directories
+from taskscaler.executors import JobOutcome, JobSpec, Leased, directories, enter_phase
 from taskscaler.executors.artifacts import fetch, without_artifacts
 from taskscaler.executors.runs import Place, Runs
 
@@ -72,6 +72,7 @@ class There:
         if await self._status() is not None:
             return
         path = await self._make(job.files, steps.script)
+        enter_phase("run")
         await self.client.run(
             RunRequest(
                 id=self.name,

@@ -409,6 +409,8 @@ class RelayWork:
     async def _resume(self) -> None:
         """Go on with what an earlier process has left."""
         with followed_try(self) as tried:
+            if self.trace is not None:
+                self.trace.expect_run(since=self.record.taken_at)
             await self._resume_there()
             tried.outcome = self.record.outcome
 

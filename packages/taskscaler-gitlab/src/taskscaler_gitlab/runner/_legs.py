@@ -14,7 +14,6 @@ from fleeting.errors import NameUnknown
 from gitlab_jobs.client import Reporting
 from taskscaler.executors import Executor, JobOutcome, JobSpec, Leased, Reattaches, StartsAttached, Verdict
 from taskscaler_gitlab.runner._marks import Marks
-from taskscaler_gitlab.runner._stage_spans import StageSpans
 
 _T = TypeVar("_T")
 
@@ -79,7 +78,6 @@ class Running:
     """The try's."""
 
     marks: Marks
-    spans: StageSpans
     reporting: Reporting
     brought: Path
     """Where what it leaves is put; does not exist."""
@@ -224,6 +222,5 @@ class Running:
     async def _take(self, data: bytes) -> None:
         self._lost_at = None
         self.reporting.log(self.marks.feed(data))
-        self.spans.hear(self.marks)
         self._changed.set()
         self._changed = anyio.Event()

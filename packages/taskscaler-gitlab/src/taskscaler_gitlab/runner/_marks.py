@@ -1,18 +1,15 @@
 """Takes our own lines out of a job's output: pure."""
 
 import re
-from collections import deque
+from collections.abc import Mapping
 
 from attrs import define, field
 
 from taskscaler_gitlab.runner._stages import Ended
 
-_LINE = re.compile(rb"(begin|end|open|close) ([0-9]{1,6})(?: ([0-9]{1,3}) (yes)?| at ([0-9]{1,12}))?")
+_LINE = re.compile(rb"(begin|end|open|close) ([0-9]{1,6})(?: ([0-9]{1,3}) (yes)?| at ([0-9]{1,12}(?:\.[0-9]{1,9})?))?")
 _LONGEST = 64
 """Bytes of a line of ours."""
-
-_MOST_HEARD = 1000
-"""What is kept for whoever asks: a job can write marks of its own, as many as it likes."""
 
 
 @define
@@ -39,11 +36,11 @@ class Marks:
     open: int | None = field(default=None, init=False)
     """The stage whose section is open."""
 
-    took: dict[int, int] = field(factory=dict, init=False)
-    """Seconds between the ends of sections that are closed, by the numbers of their stages; of the instance's clock."""
+    opened: dict[int, float] = field(factory=dict, init=False)
+    """When sections were opened, by the numbers of their stages, in seconds since the epoch; of the instance's clock"""
 
-    heard: deque[tuple[int, Ended | None]] = field(factory=lambda: deque(maxlen=_MOST_HEARD), init=False)
-    """Stages that have begun (None), or ended, in that order, until whoever follows them has taken them out."""
+    closed: dict[int, float] = field(factory=dict, init=False)
+    """When they were closed; those that were opened again are not."""
 
     size: int = field(default=0, init=False)
     """Bytes of output that came in."""
@@ -51,7 +48,6 @@ class Marks:
     is_line_open: bool = field(default=False, init=False)
     """Whether what was passed on last has no end of line."""
 
-    _opened_at: int | None = field(default=None, init=False)
     _held: bytes = field(default=b"", init=False)
 
     def feed(self, data: bytes) -> bytes:
@@ -78,6 +74,11 @@ class Marks:
         shown += data[done : len(data) - keep]
         return self._shown(shown)
 
+    @property
+    def took(self) -> Mapping[int, float]:
+        """Seconds for which sections were open that are closed, by the numbers of their stages."""
+        return {number: max(0.0, at - self.opened[number]) for number, at in self.closed.items()}
+
     def end(self) -> bytes:
         """What is left, so that it ends with a line: what comes next begins one."""
         rest = self._shown(bytearray(self._held))
@@ -102,19 +103,21 @@ class Marks:
             self.begun = number
             self.all_begun.add(number)
             self.ended.pop(number, None)
-            self.heard.append((number, None))
         elif found[1] == b"end" and found[3] is not None:
             self.ended[number] = Ended(int(found[3]), is_stopped=found[4] is not None)
-            self.heard.append((number, self.ended[number]))
 
     def _take_section(self, number: int, found: re.Match[bytes]) -> None:
-        at = None if found[5] is None else int(found[5])  # earlier releases do not say
+        at = None if found[5] is None else float(found[5])  # earlier releases do not say
         if found[1] == b"open":
-            self.open, self._opened_at = number, at
+            self.open = number
+            self.closed.pop(number, None)
+            self.opened.pop(number, None)
+            if at is not None:
+                self.opened[number] = at
             return
-        if self.open == number and at is not None and self._opened_at is not None:
-            self.took[number] = max(0, at - self._opened_at)
-        self.open = self._opened_at = None
+        if self.open == number and at is not None and number in self.opened:
+            self.closed[number] = at
+        self.open = None
 
 
 def _overlap(data: bytes, mark: bytes) -> int:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from attrs import asdict, astuple, define, field
+from attrs import asdict, astuple, define, field, frozen
 
 from fleeting import Usage
 from fleeting.plugins import make_private, open_private, write_whole
@@ -65,6 +65,17 @@ class LegRecord:
 
     why: str = ""
     """What its executor says of that, or of files that it does not bring."""
+
+
+@frozen
+class StepsSpan:
+    """What the spans of a job's steps are a part of."""
+
+    id: int
+    began: float
+    ended: float
+    offset: float
+    """Seconds by which the instance's clock is behind ours, as far as that shows."""
 
 
 @define(kw_only=True)
@@ -126,6 +137,9 @@ class Record:
     took: dict[str, float] = field(factory=dict)
     """Seconds that each stage of those that are over took, by GitLab's names."""
 
+    steps_in: StepsSpan | None = None
+    """The span of the stage that has run the job's steps, if it was followed, until theirs are below it."""
+
     outcome: Outcome | None = None
     """How the job ended."""
 
@@ -141,14 +155,15 @@ class Record:
         """Note that a stage took so long, or so much longer."""
         self.took[stage] = self.took.get(stage, 0.0) + max(0.0, seconds)
 
-    def keep_results(self, left: Path) -> None:
-        """Keep beside the job's log how its steps went, if what it has left says so; blocks.
+    def keep_results(self, left: Path) -> StepResult | None:
+        """Keep beside the job's log how its steps went, if what it has left says so, and return it; blocks.
 
         Raises:
             OSError: It cannot be written.
         """
         if (result := read_results(left)) is not None:
             write_whole(self.path.parent / RESULTS, json.dumps(result.as_dict()).encode())
+        return result
 
     def save(self) -> None:
         """Write it down; blocks."""
@@ -172,6 +187,7 @@ class Record:
             "said": self.said,
             "usage": astuple(self.usage),
             "took": self.took,
+            "steps_in": None if self.steps_in is None else astuple(self.steps_in),
             "outcome": _outcome_as_json(self.outcome),
         }
         draft = self.path / f"{_FILE}.draft"
@@ -260,6 +276,7 @@ def _read(path: Path, state: Mapping[str, Any]) -> Record:
         begun=set(state["begun"]),
         usage=_usage(*state.get("usage", (None, None, None))),  # earlier releases did not know
         took={str(stage): float(seconds) for stage, seconds in state.get("took", {}).items()},
+        steps_in=None if (found := state.get("steps_in")) is None else StepsSpan(int(found[0]), *map(float, found[1:])),
         outcome=_outcome(state["outcome"]),
         agent=str(state.get("agent", "")),  # likewise
         python=str(state.get("python", "")),

@@ -6,7 +6,7 @@ last point that the record has, in the same words.
 """
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -19,9 +19,11 @@ from attrs import define, field, frozen
 from fleeting import Clock, ConnectError
 from gitlab_jobs import Job, Outcome
 from gitlab_jobs.client import GitLabClient, Reporting
+from job_steps import StepResult
+from job_steps.tracing import parts_of
 from taskscaler import LeaseLost
 from taskscaler.executors import Executor, ForeseesRefusal, JobOutcome, JobSpec, Leased, Reattaches, Verdict
-from taskscaler.tracing import Trace, current
+from taskscaler.tracing import Span, Trace, current, moved_by
 from taskscaler_gitlab._manager_caches import Loans
 from taskscaler_gitlab._settings import RunnerSettings
 from taskscaler_gitlab.runner import _talk
@@ -33,10 +35,10 @@ from taskscaler_gitlab.runner._job_log import JobLog
 from taskscaler_gitlab.runner._legs import STOPPED, Revoked, Running, unless_over
 from taskscaler_gitlab.runner._marks import Marks
 from taskscaler_gitlab.runner._plan import Leg, Plan, next_leg, plan_of, stages_of, status_before
-from taskscaler_gitlab.runner._record import RESULTS, LegRecord, Record
+from taskscaler_gitlab.runner._record import RESULTS, LegRecord, Record, StepsSpan
 from taskscaler_gitlab.runner._script import OUT, Before, write_script
-from taskscaler_gitlab.runner._stage_spans import StageSpans
-from taskscaler_gitlab.runner._stages import Cause, Ended, filled_in, judge
+from taskscaler_gitlab.runner._stage_spans import parts_of_stages
+from taskscaler_gitlab.runner._stages import Cause, Ended, Phase, Stage, filled_in, judge
 from taskscaler_gitlab.runner._stages import Verdict as JobVerdict
 from taskscaler_gitlab.runner._steps import AgentThere, have_agent
 from taskscaler_gitlab.runner._surroundings import Surroundings, container_of, look_around, owner_of, surroundings_of
@@ -51,6 +53,14 @@ _SCRIPT: Final = "script_failure"
 _IMAGE: Final = "image_pull_failure"
 _TIMEOUT: Final = "job_execution_timeout"
 _CANCELED: Final = "job_canceled"
+
+_REASONS: Final[Mapping[Cause, str]] = {
+    Cause.SCRIPT: _SCRIPT,
+    Cause.TIMEOUT: _TIMEOUT,
+    Cause.SYSTEM: _SYSTEM,
+    Cause.LOST: _SYSTEM,
+}
+"""GitLab's words."""
 
 _SHEBANG: Final = "#!/bin/sh\n"
 """In a container, what runs is one word then, which any shell takes that an image's entrypoint begins."""
@@ -312,15 +322,14 @@ class _Run:
         brought = self._brought(leg)
         await to_thread.run_sync(self._transfers.remove, brought)
         stages = stages_of(planned.plan, Leg(leg.kind), record.begun, record.ended)
-        # Of a leg that an earlier process began, its output comes once more, and nobody knows when that was printed.
-        spans = StageSpans(self._trace if is_new else None, {each.number: each.section for each in stages}, self.clock)
+        if self._trace is not None:
+            self._trace.expect_run(record.legs.index(leg), None if is_new else leg.began)
         running = Running(
             executor=self.executor,
             lease=self.lease,
             spec=await to_thread.run_sync(self._spec, planned, leg),
             name=leg.name,
             marks=marks,
-            spans=spans,
             reporting=self.reporting,
             brought=brought,
             may_stop=lambda: Leg(leg.kind).is_stoppable and not planned.plan.is_late(marks.begun),
@@ -334,8 +343,11 @@ class _Run:
             else:
                 is_stopping = record.is_canceled and Leg(leg.kind).is_stoppable
                 outcome = await running.follow(lambda: STOPPED if is_stopping else self.clock.now() - leg.began)
+        except BaseException:  # if nobody goes on with it, it is known how far it has come
+            if self._trace is not None:
+                self._trace.tell_parts(parts_of_stages(stages, marks)[1], since=leg.began)
+            raise
         finally:
-            spans.end()
             self._loans.give_back()
         self.reporting.log(marks.end())
         await self._close_section(planned.plan, leg, marks)
@@ -352,7 +364,31 @@ class _Run:
             leg.is_timed_out = outcome.verdict is Verdict.TIMED_OUT
             leg.is_lost = not leg.is_timed_out
         await self._note(leg, running.spec, outcome)
+        self._follow_stages(planned.plan, leg, stages, marks)
         await self._save()
+
+    def _follow_stages(self, plan: Plan, leg: LegRecord, stages: Sequence[Stage], marks: Marks) -> None:
+        """Have a leg that is over be in the job's trace, with its stages, as the instance's clock knows them."""
+        trace = self._trace
+        if trace is None or not trace.is_followed:
+            return
+        numbers, parts = parts_of_stages(stages, marks)
+        spans = trace.add_parts(parts, self.clock.now(), since=leg.began)
+        for number, span in zip(numbers, spans, strict=False):
+            if plan.has_results and plan.stages[number].phase is Phase.SCRIPT:
+                self.record.steps_in = StepsSpan(span.context.span_id, span.began, span.ended, moved_by(spans))
+        verdict = judge(stages, self.record.ended)
+        reason = "" if verdict.cause is None else _REASONS[verdict.cause]
+        trace.end_run(self.clock.now(), _TIMEOUT if leg.is_timed_out else _SYSTEM if leg.is_lost else reason)
+
+    def _follow_steps(self, result: StepResult | None) -> None:
+        """Have the job's steps be in its trace, below the stage that has run them."""
+        trace, place = self._trace, self.record.steps_in
+        if result is None or place is None or trace is None or not trace.is_followed:
+            return
+        context = trace.context._replace(span_id=place.id)
+        stage = Span("", context, None, place.began, place.ended, {}, (), "")
+        trace.add_below(stage, parts_of(result), place.offset)
 
     def _note_times(self, plan: Plan, leg: LegRecord, marks: Marks) -> None:
         """Note how long stages took; whatever a job says of that, no stage took longer than its leg has."""
@@ -438,7 +474,7 @@ class _Run:
         has_failed = verdict.cause is not None or self.record.is_canceled
         problem = await self._send_artifacts(planned, last, has_failed=has_failed)
         if planned.plan.has_results:
-            await to_thread.run_sync(self.record.keep_results, self._brought(last) / OUT / RESULTS)
+            self._follow_steps(await to_thread.run_sync(self.record.keep_results, self._brought(last) / OUT / RESULTS))
         if (kept := self._caches_here) is not None:
             out = self._brought(last) / OUT
             most = self.settings.taskscaler.cache_retention.size

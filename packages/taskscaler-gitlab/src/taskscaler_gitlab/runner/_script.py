@@ -5,10 +5,10 @@ stage is a file of its own that a shell of its own runs, in a process group of i
 can be stopped without the others. What becomes of stages is written between the job's output, in lines that nobody
 else can write by accident (`_marks`)::
 
-    \x1e<nonce> open <stage> at <seconds since the epoch>
+    \x1e<nonce> open <stage> at <seconds since the epoch, with a fraction where ``date`` knows it>
     \x1e<nonce> begin <stage>
     \x1e<nonce> end <stage> <exit code> <yes, if it was stopped for its time>
-    \x1e<nonce> close <stage> at <seconds since the epoch>
+    \x1e<nonce> close <stage> at <likewise>
 
 A section is open between the first and the last of them.
 """
@@ -169,18 +169,20 @@ _t_run() {{
     _t_group TERM "$_t_ended" && _t_groups="$_t_groups $_t_ended"
     _t_mark end "$_t_number" "$_t_code" "$_t_stopped"
 }}
+_t_fine=; case $(date +%N 2>/dev/null) in [0-9][0-9][0-9][0-9][0-9][0-9][0-9][0-9][0-9]) _t_fine=.%N ;; esac
+_t_look() {{ _t_at=$(date "+%s$_t_fine") _t_now=${{_t_at%.*}}; }}
 _t_open() {{
     [ "$1" != - ] || return
-    _t_now=$(date +%s)
-    _t_mark open "$3" at "$_t_now"
+    _t_look
+    _t_mark open "$3" at "$_t_at"
     [ ! "$_t_sections" ] || printf 'section_start:%s:%s\r\033[0K' "$_t_now" "$1"
     printf '\033[0K\033[36;1m%s\033[0;m\n' "$2"
 }}
 _t_close() {{
     [ "$1" != - ] || return
-    _t_now=$(date +%s)
+    _t_look
     [ ! "$_t_sections" ] || printf 'section_end:%s:%s\r\033[0K' "$_t_now" "$1"
-    _t_mark close "$2" at "$_t_now"
+    _t_mark close "$2" at "$_t_at"
 }}
 _t_warn() {{ printf '\033[0;33mWARNING: %s\033[0;m\n' "$1"; }}
 _t_before() {{

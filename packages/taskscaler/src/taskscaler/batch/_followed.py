@@ -7,18 +7,8 @@ from typing import Final
 from attrs import frozen
 
 from fleeting import Clock
-from taskscaler._tracer import (
-    CONTEXT,
-    Attributes,
-    SpanContext,
-    Trace,
-    Tracer,
-    context_in,
-    current,
-    harmless,
-    kind,
-    within,
-)
+from taskscaler._span import CONTEXT, Attributes, SpanContext, context_in, harmless, kind
+from taskscaler._tracer import Trace, Tracer, current, within
 from taskscaler.batch._attempts import Attempt
 from taskscaler.batch._job import Job
 from taskscaler.batch._job_state import JobState
@@ -53,20 +43,43 @@ class Following:
     """What the batch is called."""
 
     @contextmanager
-    def job(self, job: Job, state: BatchState, clock: Clock) -> Iterator[None]:
-        """Follow a job while the body sees it through."""
+    def job(self, job: Job, state: BatchState, clock: Clock, *, is_kept: bool = False) -> Iterator[None]:
+        """Follow a job while the body sees it through.
+
+        Its ids are made of what is written down of it: a later command goes on with the same spans. Of what the one
+        before has begun, nobody knows when; it is within what the job had since it is to be run.
+
+        Args:
+            job: The job.
+            state: Of its batch.
+            clock: Says the time.
+            is_kept: Whether there is a slot for it in which its last try may run on.
+        """
+        record = state[job.name]
         parent = context_in(job.spec.env) or self.parent or self.tracer.surroundings()
-        trace = self.tracer.begin("job", parent=parent)
+        begun = [each for each in record.attempts if each.started >= record.asked]
+        trace = self.tracer.begin(
+            "job",
+            record.asked if begun else None,
+            parent=parent,
+            seed=f"{state.id} {record.asked!r} {job.name}" if state.id else "",
+        )
         if not trace.is_followed:
             with within(trace):
                 yield
             return
         trace.note(self._names(job, state.id))
+        if begun and record.interrupted and not is_kept:
+            trace.begin_try(_began(record), number=len(record.attempts))
+            trace.end_try(clock.now(), *_end_of_try(begun[-1]))
         try:
             with within(trace):
                 yield
         finally:
-            trace.end(clock.now(), *_end_of(state[job.name]))
+            if state[job.name].state in _RESULTS:
+                trace.end(clock.now(), *_end_of(state[job.name]))
+            else:
+                trace.leave()
 
     def _names(self, job: Job, batch: str) -> Attributes:
         """What the job is called."""
@@ -89,23 +102,37 @@ def following_of(scaler: object) -> Following | None:
 
 
 @contextmanager
-def followed_try(job: Job, state: BatchState, clock: Clock) -> Iterator[None]:
-    """Follow a try at the job that this task is at, if that is followed."""
+def followed_try(job: Job, state: BatchState, clock: Clock, *, is_kept: bool = False) -> Iterator[None]:
+    """Follow a try at the job that this task is at, if that is followed; one that runs on is the same try."""
     trace = current()
     if not isinstance(trace, Trace) or not trace.is_followed:
         yield
         return
     record = state[job.name]
-    before = len(record.attempts)
-    trace.begin_try(clock.now())
+    before, last = len(record.attempts), record.last_attempt
+    if is_kept and last is not None and last.detached and record.interrupted:
+        number = before
+        trace.begin_try(_began(record), number=number)
+        trace.expect_run(since=last.started)
+    else:
+        number = before + 1
+        trace.begin_try(clock.now(), number=number)
     try:
         yield
     finally:
         last = record.last_attempt
-        if last is not None and len(record.attempts) > before:
-            trace.end_try(clock.now(), *_end_of_try(last), has_run_badly=last.state in _OF_ITSELF)
-        else:
+        if last is None or len(record.attempts) != number:
             trace.end_try(clock.now(), "" if record.state is JobState.RUNNING else record.state.value)
+        elif last.state is JobState.RUNNING:
+            trace.leave_try()
+        else:
+            trace.end_try(clock.now(), *_end_of_try(last), has_run_badly=last.state in _OF_ITSELF)
+
+
+def _began(record: JobRecord) -> float:
+    """When a job's last try began, at the earliest: when the one before had ended."""
+    before = record.retried_attempts
+    return max(record.asked, (before[-1].ended or before[-1].started) if before else 0.0)
 
 
 def traced(job: Job) -> Job:
@@ -115,12 +142,9 @@ def traced(job: Job) -> Job:
 
 
 def _end_of(record: JobRecord) -> tuple[str, Attributes]:
-    """How a job ended: the error, and what is known; of one that is left to a later command, nothing."""
-    result = _RESULTS.get(record.state)
-    if result is None:
-        return "", {"taskscaler.left": True}
+    """How a job ended: the error, and what is known."""
     error = "" if record.state is JobState.SUCCEEDED else record.state.value
-    return error, {"cicd.pipeline.task.run.result": result, "taskscaler.tries": len(record.attempts)}
+    return error, {"cicd.pipeline.task.run.result": _RESULTS[record.state], "taskscaler.tries": len(record.attempts)}
 
 
 def _end_of_try(last: Attempt) -> tuple[str, Attributes]:

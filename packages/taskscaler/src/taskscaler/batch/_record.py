@@ -42,6 +42,9 @@ class Known:
     since: dict[int, int] = field(factory=dict, init=False)
     """Of jobs that were over and run again: the run in which that was asked for. Earlier tries use up no retries."""
 
+    again: dict[int, float] = field(factory=dict, init=False)
+    """Of jobs that were over, or given up, and wait again: since when, in seconds since the epoch."""
+
     logged: dict[int, int] = field(factory=dict, init=False)
     """Bytes that the logs of jobs had before their last tries, where that is not none."""
 
@@ -69,6 +72,7 @@ class Known:
         _take(self.warnings, job, other.warnings, number)
         _take(self.retry_at, job, other.retry_at, number)
         _take(self.since, job, other.since, number)
+        _take(self.again, job, other.again, number)
         _take(self.late, job, other.late, number)
         _take(self.logged, job, other.logged, number)
 
@@ -119,6 +123,11 @@ class JobRecord:
     def queued(self) -> float:
         """Since when it waits, or waited for its first try, in seconds since the epoch."""
         return self._known.late.get(self.number, self._known.queued)
+
+    @property
+    def asked(self) -> float:
+        """Since when it is to be run, whatever was before that, in seconds since the epoch."""
+        return self._known.again.get(self.number, self.queued)
 
     @property
     def state(self) -> JobState:

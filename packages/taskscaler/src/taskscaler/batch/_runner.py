@@ -467,7 +467,7 @@ class Batch:
             if self._following is None:
                 await self._try_until_over(job)
             else:
-                with self._following.job(job, self.state, self._clock):
+                with self._following.job(job, self.state, self._clock, is_kept=job.name in self._kept):
                     await self._try_until_over(job)
         finally:
             self._waits_no_more(job)
@@ -502,7 +502,7 @@ class Batch:
 
     async def _try(self, job: Job) -> None:
         """Wait for a slot and run the job there; afterwards it is over, or waits again."""
-        with followed_try(job, self.state, self._clock):
+        with followed_try(job, self.state, self._clock, is_kept=job.name in self._kept):
             await self._try_once(job)
 
     async def _try_once(self, job: Job) -> None:

@@ -238,6 +238,7 @@ class BatchState:
                 raise ValueError(f"the job {name!r} is {state.words} where it should be over")
             numbers.append(number)
             self._known.since[number] = self.run
+            self._known.again[number] = event.at
             self._move(number, JobState.QUEUED, event.at)
         return _Made(numbers, lambda number: self._change(number, event.at))
 
@@ -314,6 +315,7 @@ class BatchState:
         interrupted = {change.record.number: change.at for change in self.interrupt()}
         given_up = self.numbers(*(state for state in STATES if state.final and not state.stands))
         for number in given_up:
+            self._known.again[number] = at
             self._move(number, JobState.QUEUED, at)
         numbers = array("I", [*interrupted, *given_up])
         return _Made(numbers, lambda number: self._change(number, interrupted.get(number, at)))

@@ -12,7 +12,7 @@ from fleeting.cli import SUCCEEDED, outcome
 from fleeting.errors import WrongArguments
 from taskscaler._errors import NoDaemon
 from taskscaler._socket import Place, find_socket
-from taskscaler._tracer import carried
+from taskscaler._span import carried
 from taskscaler._url import DaemonUrl, trusting_nobody
 from taskscaler.cli._console import PatientConsole
 from taskscaler.cli._paragraphs import Paragraphs, Row

@@ -10,7 +10,8 @@ from typing import Final
 from attrs import evolve
 
 from fleeting.runtime import CloudCall
-from taskscaler._tracer import Attributes, Tracer, harmless, kind
+from taskscaler._span import Attributes, harmless, kind
+from taskscaler._tracer import Tracer
 from taskscaler.core._decide import Decision
 
 MOST_POOLS: Final = 20

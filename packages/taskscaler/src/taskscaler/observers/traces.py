@@ -25,7 +25,8 @@ from fleeting.errors import ConfigProblem
 from fleeting.plugins import one_line
 from fleeting.runtime import CloudCall
 from taskscaler._observe import DecisionEvent, ScalerEvent
-from taskscaler._tracer import Sampling, Span, SpanContext, Tracer, context_in, harmless
+from taskscaler._span import Span, SpanContext, context_in, harmless
+from taskscaler._tracer import Sampling, Tracer
 from taskscaler.observers._hooks import ObserverPlugin, hookimpl
 from taskscaler.observers._spans import note_call, note_decision
 

@@ -19,7 +19,7 @@ from fleeting.errors import WrongArguments
 from fleeting.plugins import format_duration
 from taskscaler._errors import DaemonRefused, NoDaemon
 from taskscaler._socket import Place
-from taskscaler._tracer import carried
+from taskscaler._span import carried
 from taskscaler._url import DaemonUrl, trusting_nobody
 from taskscaler._wire import CLIENT, ClientUnknown, error_of
 

@@ -34,7 +34,8 @@ from taskscaler._errors import (
 )
 from taskscaler._observe import ScalerEvent, event_as_data
 from taskscaler._scaler import Taskscaler, find_suspended, find_waiting
-from taskscaler._tracer import read_context, within
+from taskscaler._span import read_context
+from taskscaler._tracer import within
 from taskscaler._wire import CLIENT, ClientUnknown, error_as_data, to_plain
 from taskscaler._wording import finite
 from taskscaler.batch._described import record_as_data

@@ -27,7 +27,8 @@ from taskscaler._jobsfile import Retention, SubmittedFile, read_submitted_file
 from taskscaler._observe import ScalerEvent
 from taskscaler._recorded_run import RecordedRun, read_run
 from taskscaler._scaler import Taskscaler
-from taskscaler._tracer import SpanContext, current, read_context
+from taskscaler._span import SpanContext, read_context
+from taskscaler._tracer import current
 from taskscaler._wording import iso
 from taskscaler.batch import Batch, BatchState, EventLog, JobChanged, JobRecord, JobState, Over, PoolFacts
 from taskscaler.batch._described import counts_of
