@@ -7,6 +7,7 @@ it for as long as it is there. What is said, and how the command ends, is as Doc
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -30,37 +31,60 @@ def main(engine: Path, command: str, *arguments: str) -> int:
             "Cannot connect to the Docker daemon at unix:///var/run/docker.sock. Is the docker daemon running?\n"
         )
         return 1
-    if command == "image":
-        return _inspect(engine, arguments[-1])
-    if command == "pull":
-        sys.stderr.write(f"Error response from daemon: pull access denied for {arguments[-1]}\n")
-        return 1
-    if command == "ps":
-        wanted = arguments[-1].removeprefix("label=")
-        found = [
-            file.name for file in (engine / "containers").iterdir() if json.loads(file.read_text())["label"] == wanted
-        ]
-        sys.stdout.write("".join(f"{each}\n" for each in found))
-        return 0
-    if command == "rm":
-        for name in arguments:
-            _remove(engine, name)
-        return 0
-    return _run(engine, [*arguments])
+    commands = {"cp": _copy, "create": _create, "image": _inspect, "ps": _list, "pull": _pull, "rm": _remove_all}
+    return commands.get(command, _run)(engine, [*arguments])
 
 
-def _inspect(engine: Path, image: str) -> int:
+def _pull(_: Path, arguments: list[str]) -> int:
+    sys.stderr.write(f"Error response from daemon: pull access denied for {arguments[-1]}\n")
+    return 1
+
+
+def _list(engine: Path, arguments: list[str]) -> int:
+    wanted = arguments[-1].removeprefix("label=")
+    for file in (engine / "containers").iterdir():
+        if json.loads(file.read_text())["label"] == wanted:
+            sys.stdout.write(f"{file.name}\n")
+    return 0
+
+
+def _copy(engine: Path, arguments: list[str]) -> int:
+    """Copy the files of a container's image."""
+    name = arguments[0].partition(":")[0]
+    image = json.loads((engine / "containers" / name).read_text())["image"]
+    shutil.copytree(engine / "files" / _file(image), arguments[1], symlinks=True, dirs_exist_ok=True)
+    return 0
+
+
+def _remove_all(engine: Path, arguments: list[str]) -> int:
+    for name in arguments:
+        _remove(engine, name)
+    return 0
+
+
+def _inspect(engine: Path, arguments: list[str]) -> int:
+    image = arguments[-1]
     if (engine / "images" / _file(image)).exists():
-        sys.stdout.write("sha256:0\n")
+        sizes = engine / "sizes" / _file(image)
+        sys.stdout.write(f"sha256:{_file(image).encode().hex()[:64]} {sizes.read_text() if sizes.exists() else 1}\n")
         return 0
     sys.stderr.write(f"[]\nError response from daemon: No such image: {image}\n")
     return 1
 
 
+def _create(engine: Path, arguments: list[str]) -> int:
+    """Make a container that is not started."""
+    name, label = (arguments[arguments.index(option) + 1] for option in ("--name", "--label"))
+    record = {"process": 0, "label": label, "image": arguments[-2]}
+    (engine / "containers" / name).write_text(json.dumps(record))
+    return 0
+
+
 def _remove(engine: Path, name: str) -> None:
     file = engine / "containers" / name
     if file.exists():
-        os.killpg(json.loads(file.read_text())["process"], signal.SIGKILL)
+        if process := json.loads(file.read_text())["process"]:
+            os.killpg(process, signal.SIGKILL)
         file.unlink()
 
 

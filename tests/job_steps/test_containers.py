@@ -74,6 +74,17 @@ class Bench:
         assert made
         return made
 
+    def files(self, name: str, files: Mapping[str, str], size: int = 1000) -> None:
+        """Have an image with these files, which says that it has so many bytes."""
+        self.image(name)
+        image = f"docker.io+test+{name}:latest"
+        (self.engine / "sizes").mkdir(exist_ok=True)
+        (self.engine / "sizes" / image).write_text(str(size))
+        for path, text in files.items():
+            file = self.engine / "files" / image / path
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(text)
+
     async def run(self, steps: str, *, policy: Policy | None = None, **options: object) -> StepResult:
         """Run a list of steps; no container is left."""
         env = options.pop("own_env", {})
@@ -380,3 +391,51 @@ async def test_who_has_taken_over_a_container_gets_no_other_one(bench: Bench) ->
         await bench.run("- {name: s, func: ./inner, container: test/a}\n", policy=ONLY_A)
         assert error in json.loads(answer.read_text())["closed"]
     assert len(bench.made) == 2
+
+
+FILES = {
+    "func.yml": "spec: {}\n---\nrun:\n- {name: near, func: ./sub, inputs: {who: near}}\n",
+    "sub/my.yml": INNER,
+    "sub/func.yml": "spec: {inputs: {who: {type: string}}}\n---\nexec: {command: [cat, '${{ func_dir }}/text']}\n",
+    "sub/text": "the text\n",
+}
+
+
+async def test_a_function_from_an_image_runs_where_its_caller_does(bench: Bench) -> None:
+    """As GitLab has it: its files are fetched, once; nothing of it is started, and it needs no Python."""
+    bench.files("f", FILES)
+    steps = """
+- {name: root, func: docker.io/test/f:latest}
+- {name: file, func: {oci: {registry: docker.io, repository: test/f, tag: latest, dir: sub, file: my.yml}},
+   inputs: {who: world, token: t}}
+- {name: out, script: "echo ${{ steps.file.outputs.text }}"}
+"""
+    result = await bench.run(steps, policy=Policy(allowed_images=("docker.io/test/*",)))
+    assert result.status is Status.SUCCESS, result.error
+    assert [line for line in bench.project.lines if not line.startswith("Running")] == [
+        "the text",
+        "inner world t",
+        "hi world",
+    ]
+    assert not (bench.engine / "made").exists()
+    result = await bench.run(steps, policy=Policy(allowed_images=()))
+    assert "allowed_images refuses the step 'root'" in str(result.error)
+
+
+async def test_what_cannot_be_had_of_an_image_is_named(bench: Bench) -> None:
+    """An image that is not there, or too big; a file that is not in it, or leads out; and one wanted in a container."""
+    bench.files("f", FILES)
+    bench.files("big", FILES, size=2**30 + 1)
+    outside = bench.project.directory / "echo/func.yml"
+    (bench.engine / "files/docker.io+test+f:latest/sub/link.yml").symlink_to(outside)
+    oci = "func: {oci: {registry: docker.io, repository: test/f, tag: latest, dir: sub, file: %s}}"
+    wrong = {
+        "func: docker.io/test/none:1": "the image docker.io/test/none:1 is not here, and cannot be pulled: ",
+        "func: docker.io/test/big:latest": "test/big:latest has 1073741825 bytes of files; at most 1073741824",
+        oci % "no.yml": "there is no `no.yml` in `",
+        oci % "link.yml": "sub/link.yml` leads out of where the function comes from",
+        "func: docker.io/test/f:latest, container: test/a": "cannot be fetched in a container; let a step outside have",
+    }
+    for step, error in wrong.items():
+        result = await bench.run(f"- {{name: s, {step}}}\n")
+        assert error in str(result.error)

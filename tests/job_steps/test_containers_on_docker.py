@@ -9,6 +9,7 @@ import anyio
 import pytest
 from attrs import frozen
 
+from fleeting_docker_engine import Entry, tar_of
 from job_steps import StepResult
 from job_steps._gate import admit_steps
 from job_steps._policy import Policy, PolicyRefused, as_mapping
@@ -173,6 +174,24 @@ async def test_containers_go_with_their_job_and_with_their_agent(
             assert "the agent ended" in (await client.status("lost")).message
             while await containers():  # noqa: ASYNC110  (nobody tells)
                 await anyio.sleep(0.1)
+
+
+async def test_a_function_from_an_image_is_fetched(job: Job, docker: Daemon, placed: Path, tmp_path: Path) -> None:
+    """The image has the function's files and nothing else; no container is left."""
+    files = {
+        "func.yml": Entry(b"spec: {}\n---\nexec: {command: [cat, '${{ func_dir }}/text']}\n"),
+        "text": Entry(b"fetched\n"),
+    }
+    async with docker.engine() as engine:
+        query = {"fromSrc": "-", "repo": "taskscaler-test/function", "tag": "1"}
+        await engine.progress("POST", "/images/create", query=query, body=tar_of(files))
+    with anyio.fail_after(PATIENCE):
+        async with agent(placed, tmp_path / "agent") as (_, client):
+            await client.run(job.request("j", "- {name: f, func: docker.io/taskscaler-test/function:1}\n"))
+            assert await log_of(client, "j") == b'Running step "f"\nfetched\n'
+            await client.close("j")
+    async with docker.engine() as engine:
+        await engine.ask("DELETE", "/images/taskscaler-test/function:1")
 
 
 async def test_what_the_fake_says_is_what_docker_says(job: Job, docker: Daemon, placed: Path, tmp_path: Path) -> None:

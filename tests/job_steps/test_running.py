@@ -373,7 +373,7 @@ async def test_a_function_that_calls_itself_is_refused(project: Project) -> None
         ("{func: '${{ env.PATH }}'}", "there is no `func.yml` or `step.yml` in `/"),
         ("{func: 'nowhere${{ 1 }}'}", "`nowhere1` refers to nothing; expected a path"),
         ("{func: builtin://magic}", "there is no built-in function `magic`; there is `script`"),
-        ("{func: r.io/x/y:1}", "r.io/x/y:1 is an image, and nothing here runs containers; expected a directory or git"),
+        ("{func: r.io/x/y:1}", "r.io/x/y:1 is an image, and those cannot be fetched here; expected a directory or git"),
     ],
 )
 async def test_a_step_that_cannot_be_loaded_fails(project: Project, step: str, error: str) -> None:

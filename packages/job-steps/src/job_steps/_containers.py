@@ -7,11 +7,14 @@ it. What is left nevertheless is found by a label.
 """
 
 import os
+import re
 import secrets
+import shutil
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
+from tempfile import mkdtemp
 from typing import Final
 
 import anyio
@@ -22,6 +25,7 @@ from attrs import define, field
 
 from job_steps._delegation import MAX_MESSAGE, Child, Message, decoded, encoded
 from job_steps._errors import NotLoaded, StepFailed
+from job_steps._git import MAX_SIZE
 from job_steps._process import run_command
 from job_steps._references import ImageReference
 
@@ -30,6 +34,9 @@ LABEL: Final = "job-steps.job"
 
 PULL_TIMEOUT: Final = 1800.0
 """Seconds for an image to be pulled."""
+
+COPY_TIMEOUT: Final = 300.0
+"""Seconds for the files of an image to be copied."""
 
 COMMAND_TIMEOUT: Final = 60.0
 """Seconds for what Docker does at once."""
@@ -62,6 +69,8 @@ echo "$found" >&2
 exit {_NO_PYTHON}
 """
 
+_IMAGE: Final = re.compile(r"sha256:(?P<id>[0-9a-f]{1,64}) (?P<size>[0-9]{1,18})")
+
 _HEARD: Final = 8 << 10
 """Bytes that are kept of what the command says on its standard error, the last ones."""
 
@@ -84,6 +93,42 @@ class Docker:
     note: Path | None = None
     """A file that is made before the first container is: whoever cleans up sees that there may be some."""
 
+    async def files_of(self, image: ImageReference, directory: Path) -> Path:
+        """See `Containers.files_of`: they are copied out of a container that is never started."""
+        await have_image(image, self.env)
+        code, said = await _docker("image", "inspect", "--format", "{{.Id}} {{.Size}}", str(image), env=self.env)
+        found = _IMAGE.fullmatch(said.strip())
+        if code or not found:
+            raise NotLoaded(f"the image {image} cannot be looked at: {_last(said)}")
+        if int(found["size"]) > MAX_SIZE:
+            raise NotLoaded(f"{image} has {found['size']} bytes of files; at most {MAX_SIZE} are fetched")
+        place = directory / found["id"]
+        if not await to_thread.run_sync(place.is_dir):
+            await self._copy(image, directory, place)
+        return place
+
+    async def _copy(self, image: ImageReference, directory: Path, place: Path) -> None:
+        """Copy the files of an image into place, all at once."""
+        await self._note()
+        base = await to_thread.run_sync(_new_directory, directory)
+        name = f"job-steps-{secrets.token_hex(8)}"
+        try:
+            label = f"{LABEL}={self.mark}"
+            made = ("create", "--pull", "never", "--name", name, "--label", label, str(image), "none")
+            for command in (made, ("cp", f"{name}:/.", str(base))):
+                code, said = await _docker(*command, env=self.env, timeout=COPY_TIMEOUT)
+                if code:
+                    raise NotLoaded(f"the files of the image {image} cannot be fetched: {_last(said)}")
+            await to_thread.run_sync(_put, base, place)
+        finally:
+            with anyio.CancelScope(shield=True):
+                await _removed((name,), self.env)
+                await to_thread.run_sync(partial(shutil.rmtree, base, ignore_errors=True))
+
+    async def _note(self) -> None:
+        if self.note:
+            await to_thread.run_sync(partial(self.note.touch, mode=0o600))
+
     @asynccontextmanager
     async def open(
         self,
@@ -94,8 +139,7 @@ class Docker:
     ) -> AsyncIterator[Child]:
         """See `Containers.open`."""
         await have_image(image, self.env)
-        if self.note:
-            await to_thread.run_sync(partial(self.note.touch, mode=0o600))
+        await self._note()
         name = f"job-steps-{secrets.token_hex(8)}"
         failure: Exception | None = None
         command = self._command(name, image, root)
@@ -264,6 +308,21 @@ async def _docker(*arguments: str, env: Mapping[str, str], timeout: float = COMM
 async def _removed(names: Sequence[str], env: Mapping[str, str]) -> None:
     with suppress(StepFailed):  # without an engine, there is no container either
         await _docker("rm", "--force", "--volumes", *names, env=env)
+
+
+def _new_directory(directory: Path) -> Path:
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return Path(mkdtemp(prefix="fetch-", dir=directory))
+
+
+def _put(files: Path, place: Path) -> None:
+    """Move a directory to where it is looked for; another run may have been faster."""
+    files.chmod(0o700)  # it has got the mode of the image's root
+    try:
+        files.rename(place)
+    except OSError:
+        if not place.is_dir():
+            raise
 
 
 def _without_docker(error: Exception) -> StepFailed:

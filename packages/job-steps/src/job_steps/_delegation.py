@@ -13,6 +13,7 @@ import binascii
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
+from pathlib import Path
 from typing import Any, Final, Protocol
 
 import anyio
@@ -68,6 +69,17 @@ class Child(Protocol):
 
 class Containers(Protocol):
     """What makes containers."""
+
+    async def files_of(self, image: ImageReference, directory: Path) -> Path:
+        """Get the files of an image, without running anything of it; returns where they are.
+
+        Args:
+            image: The image.
+            directory: Where they are kept, below a name of their own.
+
+        Raises:
+            StepFailed: They are not to be had.
+        """
 
     def open(
         self, image: ImageReference, path: tuple[str, ...], *, root: str = ""

@@ -7,14 +7,15 @@ from functools import partial
 from pathlib import Path
 
 from anyio import to_thread
-from attrs import define, frozen
+from attrs import define, evolve, frozen
 
 from job_steps import _yaml
 from job_steps._definitions import Exec, Function, Parameter
+from job_steps._delegation import Containers
 from job_steps._errors import JobStepsError, NotLoaded
 from job_steps._git import Repositories
 from job_steps._reading import read_steps
-from job_steps._references import FILES, BuiltinReference, GitReference, ImageReference, LocalReference
+from job_steps._references import FILES, BuiltinReference, GitReference, ImageReference, LocalReference, image_of
 from job_steps._run import Load, Origin
 
 _MAX_BYTES = 4 * _yaml.MAX_LENGTH
@@ -41,6 +42,8 @@ class Loader:
     """Loads functions; what is fetched is kept by its repositories."""
 
     repositories: Repositories
+    containers: Containers | None = None
+    """What gets the files of images; without it, functions from images fail."""
 
     async def load(self, wanted: Load) -> Loaded:
         """Load the function of a step.
@@ -59,7 +62,7 @@ class Loader:
                 partial(_from_directory, str(root / reference.directory), reference.file, inside, confined=True)
             )
         if isinstance(reference, ImageReference):
-            raise NotLoaded(f"{reference} is an image, and nothing here runs containers; expected a directory or git")
+            return await self._from_image(reference)
         if not isinstance(reference, LocalReference):
             raise NotLoaded(f"`{reference}` refers to nothing")
         is_relative = not reference.path.startswith("/")
@@ -67,6 +70,18 @@ class Loader:
             raise NotLoaded(f"`{reference.path}` is relative, and nothing is there that it could be relative to")
         directory = os.path.normpath(f"{origin.directory}/{reference.path}" if is_relative else reference.path)  # noqa: ASYNC240  (only text)
         return await to_thread.run_sync(partial(_from_directory, directory, reference.file, origin, confined=False))
+
+    async def _from_image(self, reference: ImageReference) -> Loaded:
+        if self.containers is None:
+            raise NotLoaded(f"{reference} is an image, and those cannot be fetched here; expected a directory or git")
+        try:
+            image = image_of(str(evolve(reference, directory="", file=None)))
+        except ValueError as error:
+            raise NotLoaded(str(error)) from error
+        root = await self.containers.files_of(image, self.repositories.directory / "images")
+        inside = Origin(kind="image", name=str(image), root=str(root), directory=str(root))
+        directory = str(root / reference.directory)
+        return await to_thread.run_sync(partial(_from_directory, directory, reference.file, inside, confined=True))
 
 
 def _from_directory(directory: str, file: str | None, origin: Origin, *, confined: bool) -> Loaded:

@@ -106,7 +106,10 @@ async def run_steps(
         runner = _Runner(
             run=run,
             masked=Masked(run.secrets),
-            loader=Loader(Repositories(cache or base / "repositories", settings.own_env)),
+            loader=Loader(
+                Repositories(cache or base / "repositories", settings.own_env),
+                delegation.containers if delegation else None,
+            ),
             log=log,
             on_result=on_result,
             admit=admit,
@@ -150,7 +153,9 @@ async def run_delegated(
     base = await to_thread.run_sync(_make, None)
     try:
         environment = {**env, **request.base}
-        loader = Loader(Repositories(base / "repositories", env if request.policies else environment))
+        loader = Loader(
+            Repositories(base / "repositories", env if request.policies else environment), delegation.containers
+        )
         step = Step(name=request.path[-1], reference=request.reference)
         wanted = Load(step=step, path=request.path, origin=request.origin, is_static=request.is_static)
         try:

@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from pathlib import Path
 from typing import Final
 
 import anyio
@@ -26,7 +27,7 @@ from job_steps._delegation import (
     end_message,
     log_message,
 )
-from job_steps._errors import StepFailed
+from job_steps._errors import NotLoaded, StepFailed
 from job_steps._references import ImageReference
 from job_steps._results import StepResult
 from job_steps._run import CameBack
@@ -132,6 +133,10 @@ class _Outside:
         if self._below is not None:
             self._below.close()
         scope.cancel()
+
+    async def files_of(self, image: ImageReference, directory: Path) -> Path:  # noqa: ARG002  (others need it)
+        """See `Containers.files_of`: there is no engine here."""
+        raise NotLoaded(f"the files of {image} cannot be fetched in a container; let a step outside have the function")
 
     @asynccontextmanager
     async def open(

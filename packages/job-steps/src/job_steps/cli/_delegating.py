@@ -35,6 +35,10 @@ class _WithAgent:
 
     docker: Docker
 
+    async def files_of(self, image: ImageReference, directory: Path) -> Path:
+        """See `Containers.files_of`."""
+        return await self.docker.files_of(image, directory)
+
     @asynccontextmanager
     async def open(self, image: ImageReference, path: tuple[str, ...], *, root: str = "") -> AsyncIterator[Child]:
         """See `Containers.open`."""
