@@ -16,6 +16,7 @@ import pytest
 from attrs import frozen
 
 from job_steps import _zipapp
+from job_steps._agent._holding import Holding
 from job_steps._agent._job import KeptJob, directory_of
 from job_steps._agent._log import JobLog
 from job_steps._agent._main import main
@@ -280,7 +281,15 @@ async def test_the_machine_and_a_manager_may_both_add_steps(tmp_path: Path) -> N
     files = tmp_path / "files"
     files.mkdir()
     prepared = await prepare(asked, Rules.of([machines, managers]))
-    outcome = await run(prepared, mark="x", note=tmp_path / "note", files=files, log=log, on_result=lambda _: None)
+    outcome = await run(
+        prepared,
+        mark="x",
+        note=tmp_path / "note",
+        files=files,
+        log=log,
+        on_result=lambda _: None,
+        holding=Holding("x"),
+    )
     assert [line for line in printed.decode().splitlines() if line.isdigit()] == ["1", "2", "3", "5"], outcome.message
     with pytest.raises(CallFailed, match="the policy's scripts refuses the step 'scan'"):
         await prepare(asked, Rules.of([{"scripts": False, "allowed_paths": ["*"]}, managers]))

@@ -320,6 +320,66 @@ def test_nobody_at_the_prompt_means_to_go_on(place: Path) -> None:
     assert (code, out[:3]) == (1, ['Running step "login"', "before login; `help` for commands", "(job-steps) "])
 
 
+def test_breakpoints_come_from_a_file_and_a_variable_too(place: Path) -> None:
+    """Beside those of the command line; a file may say how long they hold, which nobody at the prompt outlasts."""
+    (place / "breakpoints.yml").write_text("breakpoints: [login:before]\nbreakpoint_timeout: 1h\n")
+    options = ["--breakpoints", "breakpoints.yml", "--variable", "JOB_STEPS_BREAKPOINTS=login:after, bang:before"]
+    code, out, _ = at_breakpoints(place, "c\nc\nc\nc\n", *options, "--break", "bang:failure")
+    assert code == 1
+    assert [line.removeprefix("(job-steps) ") for line in out if "for commands" in line] == [
+        "before login; `help` for commands",
+        "after login; `help` for commands",
+        "before bang; `help` for commands",
+        "failed: bang (exit status 7); `help` for commands",
+    ]
+
+
+def test_a_run_goes_on_when_nobody_decides_in_time(place: Path) -> None:
+    """A terminal at which nobody types."""
+    (place / "steps.yml").write_text("[{name: one, script: echo one}, {name: two, script: echo two}]")
+    command = [sys.executable, "-c", "from job_steps.cli import main; main()", "run", "steps.yml", "--break", "*"]
+    reading, writing = os.pipe()
+    done = subprocess.run(
+        [*command, "--breakpoint-timeout=0.1s"], cwd=place, stdin=reading, capture_output=True, text=True, check=False
+    )
+    os.close(reading)
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines() == [
+        'Running step "one"',
+        "before one; `help` for commands",
+        "(job-steps) ",
+        "nobody has decided in time; the run goes on, and does not stop again",
+        "one",
+        'Running step "two"',
+        "two",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        (["--break", "logn/x"], "--break there is no step `logn`; did you mean `login`?"),
+        (["--breakpoints", "none.yml"], "File 'none.yml' does not exist"),
+        (["--breakpoints", "steps.yml"], "steps.yml:"),
+        (["--break", "bang", "--breakpoint-timeout", "2d"], "--breakpoint-timeout 2d; expected a time such as 30s"),
+        (["--variable", "JOB_STEPS_BREAKPOINTS=bang:x"], "--break bang:x; expected STEP"),
+    ],
+)
+def test_breakpoints_that_cannot_be_met_are_refused(place: Path, options: list[str], error: str) -> None:
+    """In one sentence."""
+    code, out, err = at_breakpoints(place, "", *options)
+    assert (code, out) == (2, [])
+    assert error in err
+
+
+def test_a_breakpoint_that_was_never_met_is_said_at_the_end(place: Path) -> None:
+    """A name may be that of a step of a function that is loaded later."""
+    code, _, err = at_breakpoints(place, "", "--break", "logn")
+    assert code == 1
+    assert err.startswith("a breakpoint was never met: there is no step `logn`; did you mean `login`?\n")
+
+
 @pytest.mark.parametrize("text", ["", ":before", "a:b", "a:"])
 def test_a_breakpoint_that_means_nothing_is_refused(place: Path, text: str) -> None:
     """Before anything runs."""

@@ -17,8 +17,9 @@ from fleeting import ConnectError
 from fleeting.connectors import RunsDetached
 from fleeting.errors import CommandLost, NameUnknown
 from job_steps import StepResult
-from job_steps._policy import Policy
+from job_steps._policy import Policy, PolicyRefused
 from job_steps.executor import PolicySettings, StepsConfig, StepsExecutor, StepsOptions
+from job_steps.executor._executor import _Counted
 from job_steps.executor._list import StepsOfJob, steps_of
 from taskscaler.batch import Job
 from taskscaler.batch._addresses import Addresses
@@ -339,9 +340,93 @@ async def test_a_policys_time_is_a_jobs(bench: Bench) -> None:
     assert (outcome.verdict, outcome.why) == (Verdict.TIMED_OUT, "took longer than 1.5s")
 
 
+BREAKABLE = StepsConfig(policy=PolicySettings(breakpoints=True, breakpoint_timeout=PATIENCE * 10))
+
+
+async def test_a_job_says_in_its_log_where_it_is_held_and_how_to_attach(bench: Bench) -> None:
+    """What it says to type does it, whichever manager follows: the first is killed while the job is held."""
+    bench.settings = BREAKABLE
+    options = StepsOptions(breakpoints=("script:before",), breakpoint_timeout=PATIENCE * 100)
+    job = await bench.start("echo done", options=options, timeout=PATIENCE)
+    outcomes = []
+    async with anyio.create_task_group() as tasks:
+
+        async def follow() -> None:
+            outcomes.append(await bench.attach(job))
+
+        tasks.start_soon(follow)
+        with anyio.fail_after(PATIENCE):
+            await goes_on(lambda: bench.output.raw, "--continue")
+    (outcome,) = outcomes
+    log = bench.output.raw.decode().splitlines()
+    assert (outcome.verdict, log[1]) == (
+        Verdict.SUCCEEDED,
+        "Held before script, for 10 min at most. Its time limit stands still meanwhile.",
+    )
+    assert log[3:] == ["Continued.", "done"]
+    await bench.end()
+
+
+async def goes_on(log: Callable[[], bytes], decision: str) -> None:
+    """Do what a job's log says, once it says how to attach."""
+    found = None
+    while found is None:
+        await anyio.sleep(POLL)
+        found = re.search(rb"To attach, run on this host: (.+)\n", log())
+    await anyio.run_process(f"{found[1].decode()} {decision}")
+
+
+def test_breakpoints_are_refused_before_there_is_an_instance() -> None:
+    """Where the policy does not allow them, which it does not by default; where there is no such step, or agent."""
+    wanted = StepsOptions(breakpoints=("script",))
+    refused = (
+        "the policy's breakpoints refuses the step 'script': a breakpoint would hold it, which is not allowed; remove"
+        " the breakpoint; change the step, or breakpoints in [executors.steps.policy] if it is to be allowed"
+    )
+    assert StepsExecutor(StepsConfig()).refusal(wanted) == refused
+    assert StepsExecutor(BREAKABLE).refusal(wanted) == ""
+    misspelt = StepsOptions(breakpoints=("scirpt",))
+    said = "the job's breakpoint there is no step `scirpt`; did you mean `script`?"
+    assert StepsExecutor(BREAKABLE).refusal(misspelt) == said
+    with pytest.raises(PolicyRefused, match="the policy's breakpoints refuses the step 'script'"):
+        steps_of(JobSpec(name="job", script=":", env={"JOB_STEPS_BREAKPOINTS": "script:after"}), Policy())
+    with pytest.raises(ValueError, match="ten; expected a time such as"):
+        variables = {"JOB_STEPS_BREAKPOINTS": "script", "JOB_STEPS_BREAKPOINT_TIMEOUT": "ten"}
+        steps_of(JobSpec(name="job", script=":", env=variables), BREAKABLE.policy.policy)
+    theirs = evolve(BREAKABLE, step_runner="step-runner")
+    assert "which GitLab's step runner does not know" in StepsExecutor(theirs).refusal(wanted)
+
+
+async def test_time_for_which_a_job_is_held_does_not_count_for_its_manager() -> None:
+    """However late it is by the manager's clock, it follows a job that is held, and gives up on one that hangs."""
+    succeeded = JobOutcome(verdict=Verdict.SUCCEEDED)
+
+    @define
+    class Far:
+        held: list[float]
+        is_over: anyio.Event = field(factory=anyio.Event)
+
+        async def follow(self, *_: object, **__: object) -> tuple[JobOutcome, None]:
+            await self.is_over.wait()
+            return succeeded, None
+
+        async def held_time(self) -> float:
+            if len(self.held) == 1:
+                self.is_over.set()
+            return self.held.pop(0)
+
+    executor, output = StepsExecutor(StepsConfig()), _Counted(Heard(), 0)
+    with anyio.fail_after(PATIENCE):
+        assert await executor._followed(Far([5.0, 5.0, 9.0]), output, -100.0, "late") is None  # type: ignore[arg-type]
+        assert await executor._followed(Far([5.0, 6.0]), output, -100.0, "late") == (succeeded, None)  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
+        (lambda: StepsOptions(breakpoints=("a:b",)), "breakpoints that can be met"),
+        (lambda: StepsOptions(breakpoint_timeout=86401.0), "breakpoint_timeout"),
+        (lambda: PolicySettings(breakpoint_timeout=0), "'breakpoint_timeout' must be > 0"),
         (
             lambda: StepsConfig(step_runner="x", policy=PolicySettings(commits=True)),
             "or no step_runner, which loads what steps refer",

@@ -27,6 +27,8 @@ STEP_PROTO: Mapping[str, Mapping[str, tuple[int, str]]] = {
         "job": (5, "Job"),
         "steps": (6, "string"),
         "time_limit": (15001, "double"),
+        "breakpoints": (15002, "repeated string"),
+        "breakpoint_timeout": (15003, "double"),
     },
     "StatusRequest": {"id": (1, "string")},
     "FollowLogsRequest": {"id": (1, "string"), "offset": (2, "int64")},
@@ -39,9 +41,24 @@ STEP_PROTO: Mapping[str, Mapping[str, tuple[int, str]]] = {
         "start_time": (5, "Timestamp"),
         "end_time": (6, "Timestamp"),
         "cause": (15001, "int32"),
+        "held_time": (15002, "double"),
     },
     "StatusResponse": {"jobs": (1, "repeated Status")},
     "Results": {"tree": (1, "bytes"), "is_final": (2, "bool")},
+    "Held": {
+        "id": (1, "string"),
+        "number": (2, "int64"),
+        "path": (3, "repeated string"),
+        "when": (4, "string"),
+        "ends_in": (5, "double"),
+        "result": (6, "bytes"),
+    },
+    "Helds": {"held": (1, "repeated Held"), "is_final": (2, "bool")},
+    "ByHold": {"id": (1, "string"), "number": (2, "int64")},
+    "Environment": {"env": (1, "map"), "work_dir": (2, "string")},
+    "Decide": {"id": (1, "string"), "number": (2, "int64"), "decision": (3, "string")},
+    "Decided": {"ended": (1, "string")},
+    "AddBreakpoints": {"id": (1, "string"), "breakpoints": (2, "repeated string")},
 }
 """The messages as the step runner's ``proto/step.proto`` has them, at 0.11.0, with what we add."""
 
@@ -56,6 +73,13 @@ OURS = {
     "Status": says.StatusMessage,
     "StatusResponse": says.StatusesMessage,
     "Results": says.ResultsMessage,
+    "Held": says.HeldMessage,
+    "Helds": says.HeldsMessage,
+    "ByHold": says.ByHold,
+    "Environment": says.EnvironmentMessage,
+    "Decide": says.DecideMessage,
+    "Decided": says.DecidedMessage,
+    "AddBreakpoints": says.AddBreakpointsMessage,
 }
 
 NAMES = sorted(OURS)
@@ -101,7 +125,8 @@ _VALUES: Mapping[str, st.SearchStrategy[Any]] = {
 
 def _of(kind: str) -> st.SearchStrategy[Any]:
     if kind.startswith("repeated "):
-        return st.lists(_messages(kind.removeprefix("repeated ")), max_size=3).map(tuple)
+        one = kind.removeprefix("repeated ")
+        return st.lists(_VALUES[one] if one in _VALUES else _messages(one), max_size=3).map(tuple)
     return _VALUES[kind] if kind in _VALUES else st.none() | _messages(kind)
 
 
@@ -115,7 +140,8 @@ def _as_ours(name: str, theirs: Any) -> Any:  # noqa: ANN401  (Google's are made
     for member, (_, kind) in STEP_PROTO[name].items():
         value = getattr(theirs, member)
         if kind.startswith("repeated "):
-            value = tuple(_as_ours(kind.removeprefix("repeated "), one) for one in value)
+            of = kind.removeprefix("repeated ")
+            value = tuple(_as_ours(of, one) if of in OURS else one for one in value)
         elif kind == "map":
             value = dict(value)
         elif kind in OURS:

@@ -1,6 +1,7 @@
 """What a manager says to a service that runs steps: our agent, or GitLab's own ``step-runner serve``."""
 
 import json
+import math
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
@@ -10,11 +11,15 @@ from anyio.abc import ByteStream
 from attrs import field, frozen
 
 from job_steps import _messages as says
+from job_steps._breakpoints import Decision, When
 from job_steps._call_errors import CallFailed
 from job_steps._call_status import LONGEST_SAID, Code
+from job_steps._errors import ResultInvalid
 from job_steps._grpc_client import GrpcClient, Responses, connect
+from job_steps._holds import Ended
 from job_steps._messages import Cause, RunState
 from job_steps._protobuf import MalformedMessage, decode, encode
+from job_steps._results import StepResult
 from job_steps._run import Variable
 
 CALL_TIMEOUT: Final = 60.0
@@ -46,7 +51,15 @@ class RunRequest:
     """The job's, which expressions have as ``vars``; none is in the environment of a command by itself."""
 
     time_limit: float | None = None
-    """Seconds, after which our agent ends the job, whether a manager lives or not; GitLab's service takes none."""
+    """Seconds, after which our agent ends the job, whether a manager lives or not; GitLab's service takes none. It
+    stands still while the job is held at a breakpoint."""
+
+    breakpoints: Sequence[str] = ()
+    """Where the job is held for somebody to look at it, such as ``build`` or ``build/lint:after``; a policy has to
+    allow that. GitLab's service passes over them."""
+
+    breakpoint_timeout: float | None = None
+    """Seconds for which it may be held, at all breakpoints together; then it goes on."""
 
 
 @frozen(kw_only=True)
@@ -71,6 +84,9 @@ class JobStatus:
     ended_at: datetime | None = None
     """The same."""
 
+    held_time: float = 0.0
+    """Seconds for which it was held at breakpoints, so that its time limit stood still."""
+
 
 @frozen(kw_only=True)
 class Results:
@@ -81,6 +97,51 @@ class Results:
 
     is_final: bool
     """Whether the job is over, so that nothing is added."""
+
+
+@frozen(kw_only=True)
+class HeldStep:
+    """A job that is held at a breakpoint."""
+
+    job: str
+    """Its id."""
+
+    number: int
+    """Of the hold, among those of the job, from 1 on: what a decision is about."""
+
+    path: tuple[str, ...]
+    """The names that lead to the step."""
+
+    when: When
+    """At which moment."""
+
+    ends_in: float
+    """Seconds until it goes on by itself, when this was asked for."""
+
+    result: StepResult | None = None
+    """The step's, as far as it has come, with secrets masked; None if all jobs were asked for, or it is too big."""
+
+
+@frozen(kw_only=True)
+class Held:
+    """Where a job is held."""
+
+    step: HeldStep | None
+    """None: it is not."""
+
+    is_over: bool
+    """Whether the job is over, so that it will not be held any more."""
+
+
+@frozen(kw_only=True)
+class Environment:
+    """What the command of a step has, with nothing masked."""
+
+    env: Mapping[str, str] = field(repr=False)
+    """All of it: nothing is to be added."""
+
+    work_dir: str
+    """An absolute path on the instance."""
 
 
 @asynccontextmanager
@@ -122,6 +183,8 @@ class StepRunnerClient:
             job=job,
             steps=request.steps,
             time_limit=request.time_limit or 0.0,
+            breakpoints=request.breakpoints,
+            breakpoint_timeout=request.breakpoint_timeout or 0.0,
         )
         await self._ask(says.RUN, asked, says.Empty)
 
@@ -187,6 +250,62 @@ class StepRunnerClient:
             self._client, says.FOLLOW_RESULTS, asked, lambda answer: _results(_read(says.ResultsMessage, answer))
         )
 
+    async def held(self) -> Sequence[HeldStep]:
+        """All jobs that are held at breakpoints, in no order; none if the service knows no breakpoints.
+
+        Raises:
+            CallFailed: The service does not answer as it should.
+            ConnectionLost: Call again.
+        """
+        try:
+            found = await self._ask(says.GET_HELD, says.ById(), says.HeldsMessage)
+        except CallFailed as failed:
+            if failed.code is Code.UNIMPLEMENTED:
+                return ()
+            raise
+        return [_held_step(each) for each in found.held]
+
+    def follow_held(self, job: str) -> Responses[Held]:
+        """Where a job is held, now, and again whenever that changes, until it is over. Raises as `status`."""
+        return Responses(self._client, says.FOLLOW_HELD, encode(says.ById(id=job)), _held)
+
+    async def environment(self, job: str, number: int) -> Environment:
+        """What the command of the step has at which a job is held: for a shell there, not for eyes.
+
+        Raises:
+            CallFailed: There is no such job, or it is not held there any more (`Code.FAILED_PRECONDITION`).
+            ConnectionLost: Call again.
+        """
+        found = await self._ask(says.GET_ENVIRONMENT, says.ByHold(id=job, number=number), says.EnvironmentMessage)
+        return Environment(env=found.env, work_dir=found.work_dir)
+
+    async def decide(self, job: str, number: int, decision: Decision) -> Ended:
+        """Decide how a job that is held goes on; what comes after the first decision changes nothing.
+
+        Returns:
+            How that hold ended: it may have been decided otherwise before, or have timed out.
+
+        Raises:
+            CallFailed: There is no such job, or it was not held so often.
+            ConnectionLost: Call again.
+        """
+        asked = says.DecideMessage(id=job, number=number, decision=decision.value)
+        found = await self._ask(says.DECIDE, asked, says.DecidedMessage)
+        try:
+            return Ended(found.ended)
+        except ValueError as error:
+            raise CallFailed(Code.INTERNAL, "the service answers with a decision that nobody knows") from error
+
+    async def add_breakpoints(self, job: str, breakpoints: Sequence[str]) -> None:
+        """Add breakpoints to a job that runs, such as ``build`` or ``build:after``; those it has do not come twice.
+
+        Raises:
+            CallFailed: One is none, the policy does not allow them, or there is no such job, or it is over.
+            ConnectionLost: Call again.
+        """
+        asked = says.AddBreakpointsMessage(id=job, breakpoints=[*breakpoints])
+        await self._ask(says.ADD_BREAKPOINTS, asked, says.Empty)
+
     async def _statuses(self, job: str) -> Sequence[JobStatus]:
         answer = await self._ask(says.STATUS, says.ById(id=job), says.StatusesMessage)
         return [_status(one) for one in answer.jobs]
@@ -215,7 +334,22 @@ def _status(one: says.StatusMessage) -> JobStatus:
         cause=cause,
         started_at=one.start_time.moment if one.start_time else None,
         ended_at=one.end_time.moment if one.end_time else None,
+        held_time=one.held_time if 0 <= one.held_time < math.inf else 0.0,
     )
+
+
+def _held(answer: bytes) -> Held:
+    found = _read(says.HeldsMessage, answer)
+    return Held(step=_held_step(found.held[0]) if found.held else None, is_over=found.is_final)
+
+
+def _held_step(one: says.HeldMessage) -> HeldStep:
+    try:
+        result = StepResult.from_dict(json.loads(one.result)) if one.result else None
+        when = When(one.when)
+    except (ValueError, RecursionError, ResultInvalid) as error:
+        raise CallFailed(Code.INTERNAL, "the service answers with a step that cannot be read") from error
+    return HeldStep(job=one.id, number=one.number, path=tuple(one.path), when=when, ends_in=one.ends_in, result=result)
 
 
 def _results(one: says.ResultsMessage) -> Results:

@@ -11,10 +11,11 @@ from collections.abc import Callable, Collection
 
 from attrs import define, field
 
+from job_steps._breakpoints import check_steps, parse_breakpoints
 from job_steps._definitions import Step
 from job_steps._errors import StepsInvalid
 from job_steps._expressions import has_expression
-from job_steps._policy import Asked, Kind, Policy, PolicyRefused, admit, bounds, check
+from job_steps._policy import Asked, Kind, Policy, PolicyRefused, admit, bounds, check, check_breakpoints
 from job_steps._reading import read_steps
 from job_steps._references import (
     BuiltinReference,
@@ -70,6 +71,24 @@ def admit_steps(policy: Policy, text: str) -> str:
     root = documents[-1]
     whole = steps if isinstance(root, Sequence) else copied.text(root, run=steps)
     return "\n---\n".join([*map(copied.text, documents[:-1]), whole]) + "\n"
+
+
+def admit_breakpoints(policy: Policy, breakpoints: tuple[str, ...], text: str) -> None:
+    """See that a policy allows that a job is held where these say, and that it has such steps.
+
+    Args:
+        policy: What is allowed.
+        breakpoints: Such as ``build`` or ``build:after``.
+        text: What is to be run, as `admit_steps` returns it.
+
+    Raises:
+        PolicyRefused: It does not allow them.
+        ValueError: One is none, or names no step of the job.
+    """
+    if breakpoints:
+        points = parse_breakpoints(breakpoints)
+        check_breakpoints(policy, breakpoints)
+        check_steps(points, read_steps(text))
 
 
 def gate(policy: Policy, *, exempt: Collection[str] = ()) -> Callable[[Step, tuple[str, ...], Origin], None]:

@@ -11,7 +11,17 @@ from typing import Final
 
 from attrs import frozen
 
-from job_steps._protobuf import blob, double, flag, integer, many_messages, one_message, text, text_map
+from job_steps._protobuf import (
+    blob,
+    double,
+    flag,
+    integer,
+    many_messages,
+    many_texts,
+    one_message,
+    text,
+    text_map,
+)
 
 RUN: Final = "/proto.StepRunner/Run"
 FOLLOW_LOGS: Final = "/proto.StepRunner/FollowLogs"
@@ -20,6 +30,11 @@ CLOSE: Final = "/proto.StepRunner/Close"
 
 GET_RESULTS: Final = "/job_steps.Results/Get"
 FOLLOW_RESULTS: Final = "/job_steps.Results/Follow"
+GET_HELD: Final = "/job_steps.Results/GetHeld"
+FOLLOW_HELD: Final = "/job_steps.Results/FollowHeld"
+GET_ENVIRONMENT: Final = "/job_steps.Results/GetEnvironment"
+DECIDE: Final = "/job_steps.Results/Decide"
+ADD_BREAKPOINTS: Final = "/job_steps.Results/AddBreakpoints"
 
 
 class RunState(IntEnum):
@@ -90,11 +105,13 @@ class RunMessage:
     job: Job | None = one_message(5, Job)
     steps: str = text(6)
     time_limit: float = double(15001)
+    breakpoints: Sequence[str] = many_texts(15002)
+    breakpoint_timeout: float = double(15003)
 
 
 @frozen(kw_only=True)
 class ById:
-    """`CLOSE`, whose answer is empty; `STATUS`, of all jobs if the id is empty; `GET_RESULTS` and `FOLLOW_RESULTS`."""
+    """`CLOSE`, whose answer is empty; `STATUS` and `GET_HELD`, of all jobs if the id is empty; what follows one job."""
 
     id: str = text(1)
 
@@ -158,6 +175,8 @@ class StatusMessage:
     start_time: Timestamp | None = one_message(5, Timestamp)
     end_time: Timestamp | None = one_message(6, Timestamp)
     cause: int = integer(15001)
+    held_time: float = double(15002)
+    """Seconds for which it has been held at breakpoints, for which its time limit stood still."""
 
 
 @frozen(kw_only=True)
@@ -175,3 +194,72 @@ class ResultsMessage:
     """JSON; empty as long as there is nothing."""
 
     is_final: bool = flag(2)
+
+
+@frozen(kw_only=True)
+class HeldMessage:
+    """A job that is held at a breakpoint."""
+
+    id: str = text(1)
+    number: int = integer(2)
+    """Of the hold, among those of the job."""
+
+    path: Sequence[str] = many_texts(3)
+    when: str = text(4)
+    """`before`, `after` or `failure`."""
+
+    ends_in: float = double(5)
+    """Seconds until it goes on by itself."""
+
+    result: bytes = blob(6)
+    """The step's, as JSON, with secrets masked."""
+
+
+@frozen(kw_only=True)
+class HeldsMessage:
+    """The answer to `GET_HELD`, and each to `FOLLOW_HELD`."""
+
+    held: Sequence[HeldMessage] = many_messages(1, HeldMessage)
+    is_final: bool = flag(2)
+    """Whether the job is over, so that it is not held any more."""
+
+
+@frozen(kw_only=True)
+class ByHold:
+    """`GET_ENVIRONMENT`, of a job that is held."""
+
+    id: str = text(1)
+    number: int = integer(2)
+
+
+@frozen(kw_only=True)
+class EnvironmentMessage:
+    """The answer to that, with nothing masked: for a shell."""
+
+    env: Mapping[str, str] = text_map(1)
+    work_dir: str = text(2)
+
+
+@frozen(kw_only=True)
+class DecideMessage:
+    """`DECIDE`, whose answer says what was decided before, if it was something else."""
+
+    id: str = text(1)
+    number: int = integer(2)
+    decision: str = text(3)
+
+
+@frozen(kw_only=True)
+class DecidedMessage:
+    """The answer to that."""
+
+    ended: str = text(1)
+    """How the hold ended: `continued`, `aborted` or `timed out`."""
+
+
+@frozen(kw_only=True)
+class AddBreakpointsMessage:
+    """`ADD_BREAKPOINTS`, whose answer is empty."""
+
+    id: str = text(1)
+    breakpoints: Sequence[str] = many_texts(2)

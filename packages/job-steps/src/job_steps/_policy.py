@@ -169,6 +169,12 @@ class Policy:
     timeout: float | None = field(default=None, validator=_seconds)
     """Seconds that a job's steps may take together. None: as long as the job may."""
 
+    breakpoints: bool = field(default=False, validator=_flag)
+    """Whether jobs may be held at breakpoints, for somebody to look at them."""
+
+    breakpoint_timeout: float | None = field(default=None, validator=_seconds)
+    """Seconds for which a job may be held, at most. None: as long as anybody can ask for."""
+
     @property
     def own_names(self) -> frozenset[str]:
         """What the steps are called that it adds; none of a job's is called so."""
@@ -183,6 +189,23 @@ class Policy:
     def time_limit(self, wanted: float | None) -> float | None:
         """Seconds that a job gets which may take so many; None: any number."""
         return min((each for each in (wanted, self.timeout) if each is not None), default=None)
+
+    def held_at_most(self, wanted: float) -> float:
+        """Seconds for which a job is held that would be so for so many."""
+        return wanted if self.breakpoint_timeout is None else min(wanted, self.breakpoint_timeout)
+
+
+def check_breakpoints(policy: Policy, breakpoints: Sequence[str]) -> None:
+    """See that a policy allows that a job is held where these say.
+
+    Raises:
+        PolicyRefused: It does not; the error names the first.
+    """
+    if breakpoints and not policy.breakpoints:
+        step = breakpoints[0].partition(":")[0][:100]
+        raise PolicyRefused(
+            "breakpoints", step, "a breakpoint would hold it, which is not allowed; remove the breakpoint"
+        )
 
 
 def check(policy: Policy, asked: Asked) -> None:

@@ -81,6 +81,11 @@ def many_messages(number: int, kind: type) -> Any:
     return _field(number, _Kind(_BYTES, encode, _as_message(kind), is_many=True), ())
 
 
+def many_texts(number: int) -> Any:
+    """Declare any number of strings, as a sequence."""
+    return _field(number, _Kind(_BYTES, str.encode, _as_text, is_many=True), ())
+
+
 def text_map(number: int) -> Any:
     """Declare a mapping from strings to strings; no `repr` shows it, since it may be an environment."""
     kind = _Kind(_BYTES, lambda entry: encode(_Entry(*entry)), _as_message(_Entry), is_many=True)

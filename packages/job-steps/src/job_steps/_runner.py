@@ -25,6 +25,7 @@ from job_steps._process import run_command
 from job_steps._results import Status, StepResult
 from job_steps._run import Action, CameBack, Delegate, Execute, Finish, Load, Origin, Run, Settings, Variable
 from job_steps._secrets import Masked
+from job_steps._time_limit import standing_still
 from job_steps._values import Value
 
 Log = Callable[[bytes], Awaitable[None]]
@@ -74,8 +75,7 @@ async def run_steps(
         own: Names of steps in the function's list that are not the job's, but of whoever runs it: their commands have
             nothing that the job sets in its environment, by `env` or exports. Expressions in them have.
         own_env: The environment of those steps, and of git, which fetches what steps come from. None: *env*.
-        at: Asked before and after each command, and when one fails; the run waits for it. Time that it takes counts
-            for *timeout*.
+        at: Asked before and after each command, and when one fails; the run waits for it, and *timeout* with it.
         files: An empty directory for what steps write, for their user alone; a temporary one if it is None. It is
             removed at the end.
         cache: Where repositories are kept that steps come from; below *files* if it is None.
@@ -118,7 +118,7 @@ async def run_steps(
             delegation=delegation,
             variables=variables,
         )
-        with anyio.move_on_after(timeout):
+        with anyio.move_on_after(timeout) as runner.limit:
             return await runner.go()
         return runner.cancelled(f"the steps took longer than {timeout:g} seconds")
     finally:
@@ -232,6 +232,8 @@ class _Runner:
     """With contents in place of files."""
     above: tuple[str, ...] = ()
     """The names that lead to the function."""
+    limit: anyio.CancelScope = field(init=False)
+    """Of time."""
     _is_over: bool = field(init=False, default=False)
 
     async def go(self) -> StepResult:
@@ -316,7 +318,9 @@ class _Runner:
         self._tell()
         result = self.run.result.at(action.path)
         moment = Moment(path=action.path, when=when, result=result, work_dir=action.work_dir, env=action.env)
-        if await self.at(moment) is Decision.ABORT:
+        with standing_still(self.limit):
+            decision = await self.at(moment)
+        if decision is Decision.ABORT:
             raise _Aborted(f"aborted {_ABORTED[when]} {'/'.join(action.path) or 'the command'}")
 
     async def _say(self) -> None:

@@ -8,7 +8,17 @@ from job_steps._agent_errors import AgentError
 from job_steps._bring import Agent, PlacedAgent, bring_agent, place_agent, reach
 from job_steps._call_errors import CallError, CallFailed, ConnectionLost
 from job_steps._call_status import Code
-from job_steps._client import JobStatus, Results, RunRequest, StepRunnerClient, step_runner
+from job_steps._client import (
+    Environment,
+    Held,
+    HeldStep,
+    JobStatus,
+    Results,
+    RunRequest,
+    StepRunnerClient,
+    step_runner,
+)
+from job_steps._holds import Ended
 from job_steps._messages import Cause, RunState
 
 __all__ = [
@@ -19,6 +29,10 @@ __all__ = [
     "Cause",
     "Code",
     "ConnectionLost",
+    "Ended",
+    "Environment",
+    "Held",
+    "HeldStep",
     "JobStatus",
     "PlacedAgent",
     "Results",

@@ -15,6 +15,7 @@ import anyio
 from attrs import define, field
 
 from job_steps._agent._directory import read_whole, set_aside, write_whole
+from job_steps._agent._holding import Holding
 from job_steps._agent._log import JobLog
 from job_steps._messages import Cause, RunState, StatusMessage, Timestamp
 from job_steps._results import StepResult
@@ -59,6 +60,9 @@ class KeptJob:
     started: datetime | None = None
     ended: datetime | None = None
     tree: Mapping[str, Any] | StepResult | None = None
+    holding: Holding = field(init=False)
+    """Its breakpoints."""
+
     scope: anyio.CancelScope = field(factory=anyio.CancelScope)
     done: anyio.Event = field(factory=anyio.Event)
     """Set once it is over, and on disk."""
@@ -68,6 +72,10 @@ class KeptJob:
 
     was_loaded: bool = False
     """Whether it is an earlier agent's, so that its tree is on disk alone once it is over."""
+
+    @holding.default
+    def _no_breakpoints(self) -> Holding:
+        return Holding(self.id, is_over=self.state.is_over)
 
     @property
     def files(self) -> Path:
@@ -108,6 +116,7 @@ class KeptJob:
         """Take note of its end, and let everybody know; a disk that takes nothing keeps the agent from nothing."""
         self.state, self.message, self.cause, self.ended = state, message[:LONGEST_MESSAGE], cause, now()
         self.log.end()
+        self.holding.end()
         try:
             self.save()
             write_whole(self.directory / _RESULTS, self.results())
@@ -134,6 +143,7 @@ class KeptJob:
             start_time=Timestamp.of(self.started),
             end_time=Timestamp.of(self.ended),
             cause=self.cause,
+            held_time=self.holding.held_time,
         )
 
     def save(self) -> None:

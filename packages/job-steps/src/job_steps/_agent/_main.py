@@ -17,7 +17,8 @@ from attrs import evolve
 
 from job_steps._agent._leftovers import end_leftovers
 from job_steps._agent._running import Rules, prepare, remove_left_containers, run
-from job_steps._call_errors import CallFailed
+from job_steps._breakpoints import Decision
+from job_steps._errors import JobStepsError
 from job_steps._messages import Job, RunMessage, RunState, VariableMessage
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ OTHER_LISTENS: Final = 75
 _LONGEST_FILE: Final = 64 << 20  # bytes
 
 
-def main(arguments: Sequence[str], zipapp: str = "") -> int:
+def main(arguments: Sequence[str], zipapp: str = "") -> int:  # noqa: PLR0911  (one for each command and error)
     """Do what the command line says; returns the exit status.
 
     Args:
@@ -56,12 +57,15 @@ def main(arguments: Sequence[str], zipapp: str = "") -> int:
     one.add_argument("--policy", help="a file with rules, in JSON, that it has to obey; -: standard input")
     one.add_argument("--environment", type=Path, help="a file with more environment for the job's steps, in JSON")
     one.add_argument("--results", type=Path, help="a file for the tree of results, in JSON")
+    _add_attach(commands.add_parser("attach", help="look at jobs of this host that are held at breakpoints"))
     commands.add_parser("check", help="do nothing: what the first call of all takes long for, is done then")
     commands.add_parser("inside", help="run one step in a container, for the agent outside of it")
     given = parser.parse_args(arguments)
+    if given.command == "check":
+        return 0
     try:
-        if given.command == "check":
-            return 0
+        if given.command == "attach":
+            return _attach(given)
         if given.command == "inside":
             return _inside()
         rules = Rules.of(_policies(given.policy), Path(zipapp) if zipapp else None)
@@ -71,9 +75,37 @@ def main(arguments: Sequence[str], zipapp: str = "") -> int:
     except (OSError, ValueError) as error:
         _complain(_said(error))
         return REFUSED
-    except CallFailed as failed:
+    except JobStepsError as failed:
         _complain(str(failed))
         return REFUSED
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
+
+
+def _add_attach(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("job", nargs="?", default="", help="its name, or how that begins; else the one that is held")
+    parser.add_argument("--socket", action="append", default=[], help="where an agent listens; else all are asked")
+    parser.add_argument("--list", action="store_true", help="list the jobs that are held, and do nothing else")
+    parser.add_argument("--json", action="store_true", help="list them as JSON")
+    parser.add_argument("--break", action="append", default=[], dest="breaks", help="add a breakpoint: STEP[:WHEN]")
+    decision = parser.add_mutually_exclusive_group()
+    for one in Decision:
+        said = f"{one.value} the job, without a prompt"
+        decision.add_argument(f"--{one.value}", action="store_const", const=one, dest="decision", help=said)
+
+
+def _attach(given: argparse.Namespace) -> int:
+    from job_steps._attach import Wish, attach
+
+    wish = Wish(
+        job=given.job,
+        sockets=tuple(given.socket),
+        breakpoints=tuple(given.breaks),
+        decision=given.decision,
+        lists=given.list or given.json,
+        as_json=given.json,
+    )
+    return anyio.run(attach, wish, Path(sys.argv[0]).absolute().parent.parent)
 
 
 def _inside() -> int:
@@ -163,6 +195,8 @@ async def _run(asked: RunMessage, rules: Rules, results: Path | None) -> int:
     import secrets
     from tempfile import TemporaryDirectory, gettempdir
 
+    from job_steps._agent._alone import attachable
+
     prepared = await prepare(asked, rules)
     mark = secrets.token_hex(16)
     note = Path(gettempdir(), f"job-steps-{mark}")
@@ -176,8 +210,17 @@ async def _run(asked: RunMessage, rules: Rules, results: Path | None) -> int:
         tasks.start_soon(_end_on_signals, tasks.cancel_scope)
         tree: list[StepResult] = []
         try:
-            with TemporaryDirectory(prefix="job-steps-") as files:
-                outcome = await run(prepared, mark=mark, files=Path(files), note=note, log=log, on_result=tree.append)
+            async with attachable(asked.id or "job", is_allowed=rules.allow_breakpoints) as holding:
+                with TemporaryDirectory(prefix="job-steps-") as files:
+                    outcome = await run(
+                        prepared,
+                        mark=mark,
+                        files=Path(files),
+                        note=note,
+                        log=log,
+                        on_result=tree.append,
+                        holding=holding,
+                    )
         finally:
             end_leftovers(mark)
             with anyio.CancelScope(shield=True):
@@ -218,14 +261,18 @@ def _request(path: Path) -> RunMessage:
         "variables": list,
         "steps": str,
         "time_limit": (int, float, type(None)),
+        "breakpoints": list,
+        "breakpoint_timeout": (int, float),
     }
     for key, value in asked.items():
         if key not in kinds or not isinstance(value, kinds[key]):
             raise ValueError(f"{path}: {key}: not of a request, or not of the type that it has there")
     variables = [_variable(path, one) for one in asked.get("variables", ())]
     env = asked.get("env", {})
-    if not all(isinstance(value, str) for value in env.values()):
-        raise ValueError(f"{path}: env: expected strings")
+    breakpoints = asked.get("breakpoints", ())
+    for key, values in (("env", env.values()), ("breakpoints", breakpoints)):
+        if not all(isinstance(value, str) for value in values):
+            raise ValueError(f"{path}: {key}: expected strings")
     return RunMessage(
         id=asked.get("id", ""),
         work_dir=asked.get("work_dir", ""),
@@ -233,6 +280,8 @@ def _request(path: Path) -> RunMessage:
         job=Job(build_dir=asked.get("build_dir", ""), variables=variables),
         steps=asked.get("steps", ""),
         time_limit=float(asked.get("time_limit") or 0),
+        breakpoints=breakpoints,
+        breakpoint_timeout=float(asked.get("breakpoint_timeout", 0)),
     )
 
 

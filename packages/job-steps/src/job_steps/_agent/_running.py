@@ -10,9 +10,19 @@ import anyio
 from anyio import to_thread
 from attrs import frozen
 
+from job_steps._agent._holding import Holding
 from job_steps._agent._leftovers import MARK
+from job_steps._breakpoints import (
+    LONGEST_TIMEOUT,
+    TIMEOUT,
+    Breakpoint,
+    check_steps,
+    of_variables,
+    parse_breakpoints,
+)
 from job_steps._call_errors import CallFailed
 from job_steps._call_status import Code
+from job_steps._durations import in_words
 from job_steps._errors import JobStepsError
 from job_steps._messages import Cause, Job, RunMessage, RunState
 
@@ -66,6 +76,29 @@ class Rules:
     def own_names(self) -> frozenset[str]:
         """What the steps are called that they add."""
         return frozenset[str]().union(*(policy.own_names for policy in self.policies))
+
+    @property
+    def allow_breakpoints(self) -> bool:
+        """Whether jobs may be held: nobody forbids it, and somebody allows it."""
+        return bool(self.policies) and all(policy.breakpoints for policy in self.policies)
+
+    def check_breakpoints(self, texts: Sequence[str]) -> None:
+        """See that jobs may be held where these say.
+
+        Raises:
+            JobStepsError: They may not.
+        """
+        from job_steps._policy import Policy, check_breakpoints
+
+        for policy in self.policies or (Policy(),):
+            check_breakpoints(policy, texts)
+
+    def breakpoint_timeout(self, wanted: float | None) -> float:
+        """How many seconds a job may be held that wants so many."""
+        allowed = TIMEOUT if wanted is None else min(wanted, LONGEST_TIMEOUT)
+        for policy in self.policies:
+            allowed = policy.held_at_most(allowed)
+        return allowed
 
     def gate(self) -> Callable[..., None]:
         """What looks at each step right before it is loaded; raises `StepRefused`."""
@@ -139,6 +172,8 @@ class Prepared:
     """What of the environment is the job's own."""
     time_limit: float | None
     rules: Rules
+    breakpoints: Sequence[Breakpoint] = ()
+    breakpoint_timeout: float = TIMEOUT
 
 
 @frozen(kw_only=True)
@@ -174,6 +209,7 @@ def _prepare(asked: RunMessage, rules: Rules) -> Prepared:
         raise CallFailed(Code.PERMISSION_DENIED, str(error)) from error
     except JobStepsError as error:
         raise CallFailed(Code.INVALID_ARGUMENT, str(error)) from error
+    breakpoints, timeout = _breakpoints(asked, job, function, rules)
     try:
         os.makedirs(work_dir, mode=0o700, exist_ok=True)  # noqa: PTH103  (as above)
     except OSError as error:
@@ -188,7 +224,30 @@ def _prepare(asked: RunMessage, rules: Rules) -> Prepared:
         ],
         time_limit=rules.time_limit(asked.time_limit if asked.time_limit > 0 else None),
         rules=rules,
+        breakpoints=breakpoints,
+        breakpoint_timeout=timeout,
     )
+
+
+def _breakpoints(
+    asked: RunMessage, job: Job, function: "Function", rules: Rules
+) -> "tuple[tuple[Breakpoint, ...], float]":
+    """Read where a job is to be held, and for how long: what its request says, and its variables."""
+    from job_steps import StepRefused
+
+    variables = {**asked.env, **{one.key: one.value for one in job.variables}}
+    wanted = asked.breakpoint_timeout if asked.breakpoint_timeout > 0 else None
+    try:
+        texts, seconds = of_variables(variables)
+        texts = tuple(dict.fromkeys((*asked.breakpoints, *texts)))
+        points = parse_breakpoints(texts)
+        rules.check_breakpoints(texts)
+        check_steps(points, function)
+    except StepRefused as error:
+        raise CallFailed(Code.PERMISSION_DENIED, str(error)) from error
+    except ValueError as error:
+        raise CallFailed(Code.INVALID_ARGUMENT, f"breakpoint {error}") from error
+    return points, rules.breakpoint_timeout(wanted or seconds)
 
 
 def _check_environment(env: Mapping[str, str]) -> None:
@@ -206,6 +265,7 @@ async def run(
     note: Path,
     log: Callable[[bytes], Awaitable[None]],
     on_result: "Callable[[StepResult], None]",
+    holding: Holding,
 ) -> Outcome:
     """Run steps to their end, which is never an error; cancelling it ends their processes.
 
@@ -216,10 +276,15 @@ async def run(
         note: A file that is made when it has containers, for `remove_left_containers`.
         log: Gets what they write.
         on_result: Gets the tree whenever it has grown.
+        holding: Takes its breakpoints.
     """
     from job_steps import run_steps
 
-    with anyio.move_on_after(prepared.time_limit):
+    holding.begin(prepared.function, log, prepared.breakpoints, prepared.breakpoint_timeout)
+    holding.is_allowed = prepared.rules.allow_breakpoints
+    if prepared.time_limit is not None and not holding.note:
+        holding.note = "Its time limit stands still meanwhile."
+    with anyio.move_on_after(prepared.time_limit) as holding.limit:
         result = await run_steps(
             prepared.function,
             directory=prepared.work_dir,
@@ -231,10 +296,15 @@ async def run(
             admit=prepared.rules.gate(),
             own=prepared.rules.own_names,
             own_env={**os.environ, MARK: mark} if prepared.rules.policies else None,
+            at=holding.at,
             files=files,
             delegation=prepared.rules.delegation(mark, prepared.work_dir, note, prepared.own_env),
         )
+        await holding.warn()
         return Outcome(state=_STATES[result.status.value], message=result.error or "", result=result)
+    held = f"; it was held for {in_words(holding.held_time)} beside that" if holding.held_time else ""
     return Outcome(
-        state=RunState.CANCELLED, message=f"its time limit of {prepared.time_limit:g} s was over", cause=Cause.TIMED_OUT
+        state=RunState.CANCELLED,
+        message=f"its time limit of {prepared.time_limit:g} s was over{held}",
+        cause=Cause.TIMED_OUT,
     )

@@ -2,19 +2,22 @@
 
 import logging
 import shutil
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from contextlib import aclosing
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final
 
 import anyio
 from anyio import to_thread
 from anyio.abc import TaskGroup
 
 from job_steps import _messages as says
+from job_steps._agent._answering import answer, read
 from job_steps._agent._directory import remove_set_aside
+from job_steps._agent._held_service import HeldService
+from job_steps._agent._holding import attach_command
 from job_steps._agent._job import LONGEST_ID, LOST, KeptJob, now
 from job_steps._agent._leftovers import end_leftovers
 from job_steps._agent._running import Prepared, Rules, prepare, remove_left_containers, run
@@ -23,7 +26,7 @@ from job_steps._call_status import Code
 from job_steps._grpc import LONGEST_MESSAGE
 from job_steps._grpc_server import Handler, Respond
 from job_steps._messages import Cause, RunState
-from job_steps._protobuf import MalformedMessage, decode, encode
+from job_steps._protobuf import encode
 
 _log = logging.getLogger("job_steps.agent")
 
@@ -38,8 +41,6 @@ _MOST_NAMES: Final = 10_000
 
 END_TIMEOUT: Final = 100.0
 """Seconds that a job that is closed may take to end, after which its caller hears that it has not."""
-
-_M = TypeVar("_M")
 
 
 class Service:
@@ -58,6 +59,9 @@ class Service:
         self._rules = rules
         self._jobs: dict[str, KeptJob] = {}
         self._starting = anyio.Lock()
+        self._held = HeldService(
+            lambda job: self._job(job).holding, lambda: [job.holding for job in self._jobs.values()]
+        )
         for kept in sorted(islice(directory.iterdir(), _MOST_NAMES)):
             if len(self._jobs) < MOST_JOBS and (job := KeptJob.load(kept)):
                 self._jobs[job.id] = job
@@ -81,19 +85,14 @@ class Service:
     def handlers(self) -> Mapping[str, Handler]:
         """What can be called."""
         return {
-            says.RUN: partial(self._answer, says.RunMessage, self._run),
-            says.STATUS: partial(self._answer, says.ById, self._status),
-            says.CLOSE: partial(self._answer, says.ById, self._close),
-            says.GET_RESULTS: partial(self._answer, says.ById, self._results),
+            says.RUN: partial(answer, says.RunMessage, self._run),
+            says.STATUS: partial(answer, says.ById, self._status),
+            says.CLOSE: partial(answer, says.ById, self._close),
+            says.GET_RESULTS: partial(answer, says.ById, self._results),
             says.FOLLOW_LOGS: self._follow_logs,
             says.FOLLOW_RESULTS: self._follow_results,
+            **self._held.handlers,
         }
-
-    async def _answer(
-        self, kind: type[_M], answer: Callable[[_M], Awaitable[object]], request: bytes, respond: Respond
-    ) -> None:
-        """Answer once."""
-        await respond(encode(await answer(_read(kind, request))))
 
     async def _run(self, asked: says.RunMessage) -> says.Empty:
         if not 0 < len(asked.id) <= LONGEST_ID:
@@ -109,6 +108,7 @@ class Service:
                 raise CallFailed(
                     Code.RESOURCE_EXHAUSTED, f"the job cannot be kept in {self._directory}: {error.strerror}"
                 ) from error
+            job.holding.how_to_attach = attach_command(self._directory.parent, job.id)
             self._jobs[asked.id] = job
             self._tasks.start_soon(self._see_through, job, prepared)
         return says.Empty()
@@ -137,6 +137,7 @@ class Service:
                     note=job.note,
                     log=job.log.write,
                     on_result=job.grow,
+                    holding=job.holding,
                 )
                 job.end(outcome.state, outcome.message, outcome.cause)
         except OSError as error:  # a disk is full, for example
@@ -176,7 +177,7 @@ class Service:
         return _results(self._job(asked.id))
 
     async def _follow_results(self, request: bytes, respond: Respond) -> None:
-        job = self._job(_read(says.ById, request).id)
+        job = self._job(read(says.ById, request).id)
         while True:
             changed, is_over = job.changed, job.done.is_set()
             await respond(encode(_results(job)))
@@ -185,7 +186,7 @@ class Service:
             await changed.wait()
 
     async def _follow_logs(self, request: bytes, respond: Respond) -> None:
-        asked = _read(says.FollowLogsMessage, request)
+        asked = read(says.FollowLogsMessage, request)
         if asked.offset < 0:
             raise CallFailed(Code.OUT_OF_RANGE, f"a log cannot be read from byte {asked.offset}; the first one is 0")
         async with aclosing(self._job(asked.id).log.follow(asked.offset)) as pieces:
@@ -196,13 +197,6 @@ class Service:
         if job := self._jobs.get(name):
             return job
         raise CallFailed(Code.NOT_FOUND, f"no job with id {name[:LONGEST_ID]!r}")
-
-
-def _read(kind: type[_M], request: bytes) -> _M:
-    try:
-        return decode(kind, request)
-    except MalformedMessage as error:
-        raise CallFailed(Code.INVALID_ARGUMENT, f"the request cannot be read: {error}") from error
 
 
 def _results(job: KeptJob) -> says.ResultsMessage:

@@ -10,6 +10,7 @@ import click
 from job_steps._errors import JobStepsError
 
 EXISTING = click.Path(exists=True, path_type=Path)
+FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 SECONDS = click.FloatRange(min=0, min_open=True)
 DIRECTORY = click.Path(exists=True, file_okay=False, path_type=Path)
 
@@ -30,6 +31,8 @@ def _shared(command: Callable[..., None]) -> Callable[..., None]:
         ),
         click.option("--work-dir", metavar="DIR", type=DIRECTORY, default=Path(), help="Where steps run."),
         click.option("--variable", "variables", metavar="NAME=VALUE", multiple=True, help="A variable of the job."),
+        click.option("--breakpoint-timeout", metavar="TIME", help="How long all breakpoints may hold, such as 10m."),
+        click.option("--breakpoints", metavar="FILE", type=FILE, help="A file with breakpoints."),
         click.option("--break", "breaks", metavar="STEP[:WHEN]", multiple=True, help="Stop there; see above."),
         click.option("--env", metavar="NAME=VALUE", multiple=True, help="A variable of the environment."),
     ):
@@ -48,7 +51,8 @@ def run(file: Path, **options: Any) -> None:  # noqa: ANN401  (those of `_shared
     Paths in it begin at its own directory. Steps have your environment.
 
     With --break, the run stops before a step and if it fails, or only at one of the moments before, after and failure:
-    --break build/lint:after. STEP may have * and ?. At the prompt, help shows what you can do.
+    --break build/lint:after. STEP may have * and ?. --breakpoints names a file with a list of such breakpoints; the
+    variable JOB_STEPS_BREAKPOINTS may have some, with commas between them. At the prompt, help shows what you can do.
 
     Exit status: 0 if all steps succeeded, 1 if one failed, 2 if the file or the arguments are wrong, 130 after Ctrl-C.
     """
@@ -90,6 +94,32 @@ def test(directory: Path, *, only: str, as_json: bool, timeout: float) -> None:
     from job_steps.cli._testing import run_tests
 
     _end(lambda: run_tests(directory, only=only, as_json=as_json, timeout=timeout))
+
+
+@main.command(short_help="Look at jobs that are held at breakpoints.")
+@click.argument("job", metavar="[JOB]", default="")
+@click.option("--list", "lists", is_flag=True, help="List the jobs that are held, and do nothing else.")
+@click.option("--json", "as_json", is_flag=True, help="List them as JSON.")
+@click.option("--break", "breaks", metavar="STEP[:WHEN]", multiple=True, help="Add a breakpoint to the job.")
+@click.option("--continue", "decision", flag_value="continue", help="Let the job go on, without a prompt.")
+@click.option("--abort", "decision", flag_value="abort", help="Cancel the job, without a prompt.")
+@click.option("--socket", "sockets", metavar="PATH", multiple=True, help="Where an agent listens on this host.")
+@click.option("--via", metavar="COMMAND", help="What reaches another host, such as 'ssh -t HOST'.")
+def attach(job: str, via: str | None, **options: Any) -> None:  # noqa: ANN401  (those above)
+    """Look at a job that is held at a breakpoint, and let it go on.
+
+    JOB is the job's name, as its log has it, or how that begins; without it, the only job that is held. A job that runs
+    is waited for. At the prompt, help shows what you can do; quit leaves the job held.
+
+    Jobs are looked for at the agents of this host that are yours. --via runs the agent's own attach on another host: it
+    is a command to which a shell's command line is added, such as 'ssh -t HOST', 'fleeting ssh jobs.toml INSTANCE --'
+    or 'docker exec -it NAME sh -c'.
+
+    Exit status: 0 if that was done, 1 if it was decided otherwise before, 2 if there is no such job, 130 after Ctrl-C.
+    """
+    from job_steps.cli._attaching import attach_here, attach_via
+
+    _end(lambda: attach_via(via, job, **options) if via else attach_here(job, **options))
 
 
 def _end(action: Callable[[], int]) -> None:

@@ -1,21 +1,24 @@
 """What ``job-steps run`` and ``job-steps replay`` do."""
 
 import json
+import math
 import os
 import sys
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import anyio
 import click
 from attrs import frozen
 
-from job_steps._breakpoints import At, parse_breakpoint
+from job_steps._breakpoint_files import BreakpointFile, read_breakpoints
+from job_steps._breakpoints import check_steps, of_variables, parse_breakpoints, seconds_of, unmet
 from job_steps._definitions import Function, Parameter
 from job_steps._loading import read_text
 from job_steps._payloads import MAX_PAYLOAD, read_payload
+from job_steps._printable import printable
 from job_steps._reading import read_steps
 from job_steps._references import FILES
 from job_steps._results import Status, StepResult
@@ -23,7 +26,9 @@ from job_steps._run import Variable
 from job_steps._runner import run_steps
 from job_steps._values import Value, checked, json_text, number_of
 from job_steps.cli._delegating import delegating
-from job_steps.cli._printable import printable
+
+if TYPE_CHECKING:
+    from job_steps._prompt import PromptHere
 
 
 @frozen(kw_only=True)
@@ -37,6 +42,8 @@ class Options:
     timeout: float | None
     as_json: bool
     breaks: Sequence[str]
+    breakpoints: Path | None
+    breakpoint_timeout: str | None
 
 
 def run_file(file: Path, *, inputs: Sequence[str], **options: object) -> int:
@@ -81,21 +88,24 @@ def _run(
         stream.flush()
 
     given = _pairs("--env", options.env)
+    prompt = _prompt(options, function, {each.key: each.value for each in (*kept, *_added(added))})
     running = partial(
         run_steps,
         function,
         directory=directory,
         work_dir=options.work_dir,
         env={**os.environ, **given},
-        variables=[*kept, *(Variable(key=key, value=value) for key, value in added.items())],
+        variables=[*kept, *_added(added)],
         inputs=inputs,
         log=log,
         cache=options.cache,
         timeout=options.timeout,
-        at=_prompt(options),
+        at=prompt,
     )
     with delegating(options.work_dir, given) as delegation:
         result = anyio.run(partial(running, delegation=delegation))
+    for each in unmet(prompt.holds.points, list(prompt.met)) if prompt else ():
+        click.echo(f"a breakpoint was never met: {printable(each)}", err=True)
     if options.as_json:
         click.echo(json.dumps(result.as_dict(), ensure_ascii=False))
     else:
@@ -103,17 +113,33 @@ def _run(
     return 0 if result.status is Status.SUCCESS else 1
 
 
-def _prompt(options: Options) -> At | None:
-    """Make what asks at breakpoints; None if there are none, so that nothing waits for nobody."""
-    if not options.breaks:
-        return None
-    try:
-        points = [parse_breakpoint(each) for each in options.breaks]
-    except ValueError as error:
-        _wrong(f"--break {error}")
-    from job_steps.cli._prompt import Prompt
+def _added(variables: Mapping[str, str]) -> list[Variable]:
+    return [Variable(key=key, value=value) for key, value in variables.items()]
 
-    return Prompt(points, is_quiet=options.as_json)
+
+def _prompt(options: Options, function: Function, variables: Mapping[str, str]) -> "PromptHere | None":
+    """Make what asks at breakpoints; None if there are none, so that nothing waits for nobody."""
+    found = BreakpointFile((), None)
+    if options.breakpoints:
+        found = read_breakpoints(read_text(str(options.breakpoints)), source=str(options.breakpoints))
+    try:
+        texts, seconds = of_variables(variables)
+        points = parse_breakpoints((*found.breakpoints, *options.breaks, *texts))
+        check_steps(points, function)
+    except ValueError as error:
+        _wrong(f"--break {error}" if not found.breakpoints else f"breakpoint {error}")
+    try:
+        timeout = seconds_of(options.breakpoint_timeout) if options.breakpoint_timeout else found.timeout or seconds
+    except ValueError as error:
+        _wrong(f"--breakpoint-timeout {error}")
+    if not points:
+        return None
+    from job_steps._holds import Holds
+    from job_steps._prompt import Prompt, PromptHere
+
+    holds = Holds(points=points, left=math.inf if timeout is None else timeout)
+    met: dict[tuple[str, ...], None] = {(step.name,): None for step in function.steps}
+    return PromptHere(Prompt(is_quiet=options.as_json), holds, met)
 
 
 def _show(result: StepResult) -> None:

@@ -13,12 +13,12 @@ import click
 from job_steps._definitions import Function
 from job_steps._errors import StepsInvalid
 from job_steps._loading import read_text
+from job_steps._printable import printable
 from job_steps._reading import read_steps
 from job_steps._results import StepResult
 from job_steps._run import Variable
 from job_steps._runner import run_steps
 from job_steps._suites import SUFFIX, Test, differences, read_tests
-from job_steps.cli._printable import printable
 
 
 def run_tests(directory: Path, *, only: str, as_json: bool, timeout: float) -> int:

@@ -42,6 +42,12 @@ class PolicySettings:
     timeout: Duration | None = field(default=None, validator=optional(gt(0)))
     """How long a job's steps may take together, at most; without it, as long as the job may."""
 
+    breakpoints: bool = False
+    """Whether jobs may be held at breakpoints, for somebody to look at them."""
+
+    breakpoint_timeout: Duration | None = field(default=None, validator=optional(gt(0)))
+    """How long a job may be held, at most; without it, a day. A job that does not say is held for an hour, at most."""
+
     def __attrs_post_init__(self) -> None:
         """See that the steps that are added can be read."""
         _see_that_they_can_be_read("before", self.before)
@@ -60,6 +66,8 @@ class PolicySettings:
             before=self.before,
             after=self.after,
             timeout=self.timeout,
+            breakpoints=self.breakpoints,
+            breakpoint_timeout=self.breakpoint_timeout,
         )
 
 

@@ -42,6 +42,9 @@ GRACE: Final = 15.0
 LAST_WORDS: Final = 2.0
 """Seconds in which what it has printed by then is passed on, if the service has not ended it."""
 
+LOOK_AGAIN: Final = 1.0
+"""Seconds between two looks whether a job whose time is over is held yet."""
+
 HASTY_END: Final = 20.0
 """Seconds for which the end of a cancelled job may hold up the cancellation."""
 
@@ -144,8 +147,8 @@ class StepsExecutor:
             ConnectError: It cannot be run; says why.
         """
         try:
-            steps = steps_of(job, self._config.policy.policy)
-            if self._config.step_runner is not None and (name := first_in_container(steps)):
+            found = steps_of(job, self._config.policy.policy)
+            if self._config.step_runner is not None and (name := first_in_container(found)):
                 raise ConnectError(
                     f"the step {name!r} has a container, which GitLab's step-runner overlooks: it would run outside;"
                     " leave step_runner out of [executors.steps]"
@@ -156,7 +159,13 @@ class StepsExecutor:
             ) from error
         except StepsInvalid as error:
             raise ConnectError(f"the job's steps cannot be read: {error}") from error
-        return steps
+        except ValueError as error:
+            raise ConnectError(f"the job's breakpoint {error}") from error
+        if found.breakpoints and self._config.step_runner is not None:
+            raise ConnectError(
+                "the job has breakpoints, which GitLab's step runner does not know; leave out step_runner"
+            )
+        return found
 
     @asynccontextmanager
     async def _at(self, lease: Leased, name: str) -> AsyncIterator[There]:
@@ -202,22 +211,33 @@ class StepsExecutor:
         enter_phase("run")
         limit = self._config.policy.policy.time_limit(job.timeout)
         timed_out = f"took longer than {format_duration(limit or 0)}"
-        outcome: JobOutcome
-        result: StepResult | None
-        with anyio.move_on_after(math.inf if limit is None else limit - max(0.0, elapsed) + GRACE) as scope:
-            outcome, result = await there.follow(output.size, output, timed_out=timed_out)
-        if scope.cancelled_caught:
-            if await there.is_over():  # it ended by itself, and only its output took so long
-                outcome, result = await there.follow(output.size, output, timed_out=timed_out)
-            else:
-                with anyio.move_on_after(LAST_WORDS):
-                    await there.follow(output.size, output, timed_out=timed_out)
-                outcome, result = JobOutcome(verdict=Verdict.TIMED_OUT, why=timed_out), await there.result()
-                await there.client.close(there.name)
+        left = math.inf if limit is None else limit - max(0.0, elapsed) + GRACE
+        followed = await self._followed(there, output, left, timed_out)
+        if followed is None and await there.is_over():  # it ended by itself, and only its output took so long
+            followed = await there.follow(output.size, output, timed_out=timed_out)
+        if followed is None:
+            with anyio.move_on_after(LAST_WORDS):
+                await there.follow(output.size, output, timed_out=timed_out)
+            followed = JobOutcome(verdict=Verdict.TIMED_OUT, why=timed_out), await there.result()
+            await there.client.close(there.name)
+        outcome, result = followed
         enter_phase("collect")
         if result is not None and is_followed():
             add_parts(parts_of(result))
         return await there.bring_back(job, outcome.with_usage(usage_of(result)), result, artifacts)
+
+    async def _followed(
+        self, there: There, output: "_Counted", left: float, timed_out: str
+    ) -> tuple[JobOutcome, StepResult | None] | None:
+        """Follow a job for so many seconds, in which those do not count for which it is held at breakpoints."""
+        began, held, shortest = anyio.current_time(), 0.0, 0.0
+        while True:
+            with anyio.move_on_after(max(shortest, left + held - (anyio.current_time() - began))):
+                return await there.follow(output.size, output, timed_out=timed_out)
+            shortest = LOOK_AGAIN
+            before, held = held, await there.held_time()
+            if held <= before:
+                return None
 
     async def _end_quietly(self, lease: Leased, name: str) -> None:
         """End a try of which nobody wants to know any more."""

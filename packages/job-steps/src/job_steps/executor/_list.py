@@ -1,9 +1,10 @@
 """From a job to the list of steps that is run for it: pure."""
 
-from attrs import frozen
+from attrs import evolve, frozen
 
+from job_steps._breakpoints import of_variables
 from job_steps._expressions import has_expression
-from job_steps._gate import admit_steps, written
+from job_steps._gate import admit_breakpoints, admit_steps, written
 from job_steps._policy import Policy
 from job_steps._reading import read_steps
 from job_steps._values import Value
@@ -30,6 +31,12 @@ class StepsOfJob:
     script: str = ""
     """What is put into `FILE` before; empty: nothing is."""
 
+    breakpoints: tuple[str, ...] = ()
+    """Where it is held."""
+
+    breakpoint_timeout: float | None = None
+    """Seconds for which it is; None: as long as the agent holds one that does not say."""
+
 
 def steps_of(job: JobSpec, policy: Policy) -> StepsOfJob:
     """Make the list of a job, as the policy wants it.
@@ -40,8 +47,17 @@ def steps_of(job: JobSpec, policy: Policy) -> StepsOfJob:
     Raises:
         PolicyRefused: The policy does not allow a step.
         StepsInvalid: They cannot be read.
+        ValueError: A breakpoint names no step, or is none.
     """
     options = job.options if isinstance(job.options, StepsOptions) else StepsOptions()
+    listed = _list_of(job, options, policy)
+    points, wanted = of_variables(job.env)
+    points = (*options.breakpoints, *points)
+    admit_breakpoints(policy, points, listed.text)
+    return evolve(listed, breakpoints=points, breakpoint_timeout=options.breakpoint_timeout or wanted)
+
+
+def _list_of(job: JobSpec, options: StepsOptions, policy: Policy) -> StepsOfJob:
     if options.stands_for_script:
         return StepsOfJob(_listed(options.calls, policy))
     if job.script.startswith("#!"):

@@ -1,8 +1,11 @@
 """What one job wishes, the table ``[jobs.options.steps]``."""
 
 from attrs import field, frozen
+from attrs.validators import and_, gt, le, optional
 
+from fleeting import Duration
 from job_steps import Function, StepsInvalid, read_steps
+from job_steps._breakpoints import LONGEST_TIMEOUT, parse_breakpoints
 from job_steps._gate import written
 from job_steps._values import Value
 from job_steps.executor._config import why
@@ -22,12 +25,23 @@ class StepsOptions:
     inputs: dict[str, object] = field(factory=dict, repr=False)
     """What that one is given."""
 
+    breakpoints: tuple[str, ...] = ()
+    """Where the job is held for somebody to look at it: a step (before it, and if it fails), or ``STEP:before``,
+    ``STEP:after`` or ``STEP:failure``. A job's script is the step ``script``. The policy has to allow it."""
+
+    breakpoint_timeout: Duration | None = field(default=None, validator=optional(and_(gt(0), le(LONGEST_TIMEOUT))))
+    """How long the job is held, at most, at all of them together; then it goes on. Without it, an hour."""
+
     def __attrs_post_init__(self) -> None:
         """See that they can be read."""
         if self.steps and self.step is not None:
             raise ValueError("either steps or step")
         if self.inputs and self.step is None:
             raise ValueError("a step for the inputs")
+        try:
+            parse_breakpoints(self.breakpoints)
+        except ValueError as error:
+            raise ValueError(f"breakpoints that can be met ({error})") from error
         try:
             self.function()
         except (StepsInvalid, TypeError, ValueError) as error:

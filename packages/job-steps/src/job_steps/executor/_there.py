@@ -80,6 +80,8 @@ class There:
                 work_dir=path,
                 env={**job.env, "TASKSCALER_INSTANCE": self.lease.instance, "TASKSCALER_SLOT": str(self.lease.slot)},
                 time_limit=time_limit,
+                breakpoints=steps.breakpoints,
+                breakpoint_timeout=steps.breakpoint_timeout,
             )
         )
 
@@ -108,6 +110,11 @@ class There:
         """Whether it has ended."""
         status = await self._status()
         return status is None or status.state.is_over
+
+    async def held_time(self) -> float:
+        """Seconds for which it was held at breakpoints so far."""
+        status = await self._status()
+        return 0.0 if status is None else status.held_time
 
     async def result(self) -> StepResult | None:
         """How its steps went so far; None if the service does not say, or nothing that could be read."""

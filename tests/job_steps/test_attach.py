@@ -1,0 +1,271 @@
+"""`attach`, as a command of the agent and of `job-steps`: what people type, what they see, and how it ends."""
+
+import io
+import json
+import os
+import pty
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from pathlib import Path
+
+import anyio
+import pytest
+from anyio import to_thread
+from attrs import define, field
+from click.testing import CliRunner
+
+from job_steps._agent._main import main
+from job_steps._zipapp import zipapp
+from job_steps.cli import main as click_main
+from job_steps.client import RunRequest, StepRunnerClient
+from tests.job_steps.agents import agent, log_of
+from tests.job_steps.test_breakpoints import TOKEN, TWO
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    """One is enough: what is tested are programs."""
+    return "asyncio"
+
+
+async def as_program(placed: Path, *arguments: str, typed: str = "") -> tuple[int, list[str], str]:
+    """Run the agent's own `attach`; returns how it ended, and what it printed, also in error."""
+    command = [sys.executable, placed / zipapp().name / "agent.pyz", "attach", *arguments]
+    env = {**os.environ, "SHELL": "/bin/sh"}
+    done = await anyio.run_process([str(each) for each in command], input=typed.encode(), check=False, env=env)
+    return done.returncode, done.stdout.decode().splitlines(), done.stderr.decode()
+
+
+Attached = Callable[..., Awaitable[tuple[int, list[str], str]]]
+"""The same as `as_program`, in this process, which costs a tenth."""
+
+
+@pytest.fixture
+def attached(placed: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Attached:
+    """Return what attaches as the agent's own command does."""
+    monkeypatch.setattr(sys, "argv", [str(placed / zipapp().name / "agent.pyz")])
+
+    async def run(*arguments: str, typed: str = "") -> tuple[int, list[str], str]:
+        monkeypatch.setattr(sys, "stdin", io.StringIO(typed))
+        code = await to_thread.run_sync(main, ["attach", *arguments])
+        out, err = capsys.readouterr()
+        return code, out.splitlines(), err
+
+    return run
+
+
+@define
+class Place:
+    """Where an agent is."""
+
+    placed: Path
+    directory: Path
+    client: StepRunnerClient
+    jobs: list[str] = field(factory=list)
+
+    async def begin(self, job: str, *breakpoints: str, steps: str = TWO) -> None:
+        """Start a job, and wait until it is held."""
+        request = RunRequest(
+            id=job, steps=steps, work_dir=str(self.directory / job), variables=(TOKEN,), breakpoints=breakpoints
+        )
+        await self.client.run(request)
+        if breakpoints:
+            async for held in self.client.follow_held(job):
+                if held.step:
+                    break
+
+
+@asynccontextmanager
+async def place(placed: Path, directory: Path) -> AsyncIterator[Place]:
+    """An agent that allows breakpoints, where `attach` looks for it."""
+    policy = directory / "policy.json"
+    policy.write_text('{"breakpoints": true}')
+    async with agent(placed, placed / zipapp().name / f"run-{directory.name}", options=("--policy", str(policy))) as (
+        _,
+        client,
+    ):
+        yield Place(placed, directory, client)
+
+
+async def test_a_session(placed: Path, tmp_path: Path) -> None:
+    """From one step that is held to the next, to the end; secrets are masked, but for the shell."""
+    async with place(placed, tmp_path) as there:
+        await there.begin("job", "build:before")
+        shown = ["env", "inputs", "outputs", "command", "shell", "break check:failure", "break chek", "break x:y", "hm"]
+        typed = "\n".join([*shown, "help", "c", "env", "continue", ""])
+        code, out, err = await as_program(placed, typed=typed)
+        await log_of(there.client, "job")
+    assert (code, err) == (0, "")
+    script = "echo building > built; echo $TOKEN"
+    assert out == [
+        "before build; `help` for commands",
+        '(job-steps) TOKEN = "[MASKED]"',
+        f'(job-steps) script = "{script.replace(">", chr(92) + "u003e")}"',
+        "(job-steps) no outputs",
+        out[4],
+        f"in {tmp_path / 'job'}",
+        "(job-steps) (job-steps) (job-steps) breakpoint there is no step `chek`; did you mean `check`?",
+        "(job-steps) breakpoint x:y; expected STEP, or STEP with `:before`, `:after`, `:failure` behind it",
+        "(job-steps) `hm` is not a command; `help` shows those there are",
+        "(job-steps) inputs, env, outputs   what the step has, with secrets masked",
+        "command                what is run, and where",
+        "shell                  a shell in the step's directory, with its environment",
+        "continue, abort        go on, or cancel the run",
+        "break STEP[:WHEN]      hold the job at a step that comes yet",
+        "quit                   leave; the job stays held",
+        "(job-steps) failed: check (exit status 3); `help` for commands",
+        "(job-steps) no env",
+        "(job-steps) job has failed: step `check`: the command ended with exit status 3",
+    ]
+    assert out[4].startswith('(job-steps) ["')
+
+
+async def test_whoever_leaves_leaves_the_job_held(placed: Path, tmp_path: Path, attached: Attached) -> None:
+    """By `quit`, by the end of what is typed; a script lists, continues and aborts without a prompt."""
+    async with place(placed, tmp_path) as there:
+        await there.begin("one", "build", "check")
+        await there.begin("other", "check:before")
+        for typed in ("quit\n", "", "env\n"):
+            code, out, _ = await attached("one", typed=typed)
+            assert (code, out[-1].removeprefix("(job-steps) ")) == (0, "one stays held")
+        code, out, _ = await attached("--json")
+        listed = [(each["job"], each["hold"], each["step"], each["when"]) for each in json.loads(out[0])]
+        assert sorted(listed) == [("one", 1, "build", "before"), ("other", 1, "check", "before")]
+        code, out, _ = await attached("--list")
+        assert out[0].split() == ["JOB", "STEP", "WHEN", "GOES", "ON", "IN"]
+        assert sorted(line.split()[:3] for line in out[1:]) == [
+            ["one", "build", "before"],
+            ["other", "check", "before"],
+        ]
+        assert (await attached("on", "--continue"))[:2] == (0, [])
+        await held_at(there.client, "one", 2)
+        assert (await attached("one", "--abort"))[:2] == (0, [])
+        await log_of(there.client, "one")
+        code, _, err = await attached("one")
+        assert (code, err) == (2, "agent.pyz: the job one was cancelled; nothing holds it any more\n")
+        assert (await attached("--abort"))[:2] == (0, [])
+        await log_of(there.client, "other")
+        assert (await attached("--list"))[:2] == (0, ["no job is held"])
+        assert (await attached("--json"))[:2] == (0, ["[]"])
+
+
+async def held_at(client: StepRunnerClient, job: str, number: int) -> None:
+    """Wait until a job is held so often."""
+    async for held in client.follow_held(job):
+        if held.step and held.step.number == number:
+            return
+
+
+async def test_what_cannot_be_attached_to(placed: Path, tmp_path: Path, attached: Attached) -> None:
+    """One sentence each, with the nearest name."""
+    async with place(placed, tmp_path) as there:
+        wait = json.dumps([{"name": "wait", "script": "until [ -e go ]; do sleep 0.05; done"}])
+        await there.begin("waiting", steps=wait)
+        said = [
+            ((), "no job is held at a breakpoint; name one that runs to wait until it is"),
+            (("witing",), "there is no job witing; did you mean waiting?"),
+            (("zzz",), "there is no job zzz; `--list` shows those that are held"),
+            (("waiting", "--continue"), "the job waiting is not held"),
+            (("waiting", "--break=wiat"), "breakpoint there is no step `wiat`; did you mean `wait`?"),
+            (("--socket", "/nowhere"), "/nowhere: no agent listens there (No such file or directory)"),
+        ]
+        for arguments, error in said:
+            assert await attached(*arguments) == (2, [], f"agent.pyz: {error}\n")
+        assert await attached("waiting", "--break=wait:after") == (0, [], "")
+        await there.begin("waiting too", steps=wait)
+        code, _, err = await attached("wait")
+        assert (code, err) == (2, "agent.pyz: 2 jobs begin with wait; write more of the name\n")
+        (tmp_path / "waiting" / "go").touch()
+        await held_at(there.client, "waiting", 1)
+        await there.begin("third", "build")
+        code, _, err = await attached()
+        assert (code, err[:30]) == (2, "agent.pyz: 2 jobs are held: wa")
+
+
+@contextmanager
+def terminal(placed: Path, *arguments: str) -> Iterator[int]:
+    """Somebody's terminal, in which `attach` runs."""
+    ours, theirs = pty.openpty()
+    command = [sys.executable, str(placed / zipapp().name / "agent.pyz"), "attach", *arguments]
+    with subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs) as process:
+        os.close(theirs)
+        try:
+            yield ours
+        finally:
+            process.terminate()
+            os.close(ours)
+
+
+async def shown(screen: int, text: str) -> None:
+    """Wait until a terminal shows something."""
+    seen = ""
+    while text not in seen:
+        await anyio.wait_readable(screen)
+        with suppress(OSError):  # the last who had it open has ended
+            seen += os.read(screen, 4096).decode().replace("\r\n", "\n")
+
+
+async def test_two_who_are_attached_to_one_step(placed: Path, tmp_path: Path, attached: Attached) -> None:
+    """Who did not decide sees at once that it is not held any more, and is asked at the next breakpoint."""
+    async with place(placed, tmp_path) as there:
+        await there.begin("job", "build", "check:before")
+        with terminal(placed) as screen:
+            await shown(screen, "before build; `help` for commands\n(job-steps) ")
+            assert (await attached("job", "--continue"))[:2] == (0, [])
+            await shown(
+                screen,
+                "\nit is not held here any more: somebody else has decided, or its time is over\n"
+                "before check; `help` for commands\n(job-steps) ",
+            )
+            await there.client.close("job")
+            await shown(screen, "job ")
+
+
+async def test_an_agent_that_is_killed_ends_the_prompt(placed: Path, tmp_path: Path, attached: Attached) -> None:
+    """One line says so."""
+    policy = tmp_path / "policy.json"
+    policy.write_text('{"breakpoints": true}')
+    directory = placed / zipapp().name / f"run-{tmp_path.name}"
+    async with agent(placed, directory, options=("--policy", str(policy))) as (process, client):
+        await Place(placed, tmp_path, client).begin("job", "build")
+        with terminal(placed, "job") as screen:
+            await shown(screen, "(job-steps) ")
+            process.kill()
+            await shown(screen, "agent.pyz: the agent has ended, or was killed, and its jobs with it\n")
+    code, _, err = await attached("--socket", str(directory / "agent.sock"))
+    assert (code, err.partition(": no agent")[1]) == (2, ": no agent")
+
+
+async def test_it_attaches_here_and_by_what_reaches_another_host(
+    placed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`job-steps attach` looks in the user's home; with `--via`, a command takes a line for the other host's shell."""
+    monkeypatch.setenv("HOME", str(placed.parent))
+    async with place(placed, tmp_path) as there:
+        await there.begin("a job", "build", "check:before")
+
+        async def via(*arguments: str) -> tuple[int, str]:
+            code = f"from job_steps.cli import main; main(['attach', '--via', '/bin/sh -c', *{arguments!r}])"
+            done = await anyio.run_process([sys.executable, "-c", code], check=False)  # it becomes what it runs
+            return done.returncode, done.stderr.decode()
+
+        async def here(*arguments: str) -> tuple[int, str, str]:
+            done = await to_thread.run_sync(CliRunner().invoke, click_main, ["attach", *arguments])
+            return done.exit_code, done.stdout, done.stderr
+
+        code, out, _ = await here("--list")
+        assert (code, out.splitlines()[1].split()[:3]) == (0, ["a", "job", "build"])
+        assert await via("--continue", "a job") == (0, "")
+        await held_at(there.client, "a job", 2)
+        assert await here("a job", "--abort") == (0, "", "")
+        wrong = {"no-such-command -x": "No such file or directory", "'": "No closing quotation"}
+        for command, error in wrong.items():
+            assert await here("--via", command) == (2, "", f"error: --via {command}: {error}\n")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    said = f"no agent of yours runs on this host, below {tmp_path}/.job-steps; start a job with breakpoints first"
+    assert await here("--list") == (2, "", f"error: {said}\n")
+    assert await via() == (2, "error: there is no agent in ~/.job-steps of this host\n")
