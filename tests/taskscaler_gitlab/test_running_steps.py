@@ -1,6 +1,7 @@
 """Jobs with `run`, whose steps an agent on a real instance carries out."""
 
 import json
+import re
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -219,6 +220,60 @@ async def test_a_jobs_variables_do_not_change_what_a_policy_adds(tmp_path: Path)
         assert "\nevil\nown it is the job\n" in log
         assert log.count("\nevil\n") == 1
         assert not [*desk.home.rglob("steps-environment.json")]
+
+
+BREAKABLE = OwnSettings(steps_policy=PolicySettings(breakpoints=True))
+
+
+async def test_a_job_is_held_where_its_variable_says(tmp_path: Path) -> None:
+    """Its log says so, and how to attach; that shows nothing that is masked, and lets it go on."""
+    async with desk_on(tmp_path, taskscaler=BREAKABLE) as desk:
+        looked: list[str] = []
+
+        async def look(job: Job, _: object) -> None:
+            found = None
+            while found is None:
+                await anyio.sleep(0.05)
+                found = re.search(r"To attach, run on this host: (.+)\n", desk.log(job))
+            done = await anyio.run_process(found[1], input=b"env\ncontinue\n", check=False)
+            looked.append((done.stdout + done.stderr).decode())
+
+        variables = (
+            Variable(key="JOB_STEPS_BREAKPOINTS", value="two:before"),
+            Variable(key="SECRET", value="hunter2-hunter2", masked=True),
+        )
+        two = {"name": "two", "script": "echo two", "env": {"TOKEN": "${{ vars.SECRET }}"}}
+        wanted = steps({"name": "one", "script": "echo one"}, two, variables=variables)
+        job = await desk.run(wanted, meanwhile=look, patience=PATIENCE)
+    log = desk.log(job)
+    assert job.state.value == "success", log
+    assert "\nHeld before two, for 1 h at most. The time limit of its job goes on meanwhile.\nTo attach, run on" in log
+    assert "\nContinued.\n" in log
+    (said,) = looked
+    assert said.splitlines() == [
+        "before two; `help` for commands",
+        '(job-steps) TOKEN = "[MASKED]"',
+        f"(job-steps) {job.job.id} is over",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("value", "settings", "said"),
+    [
+        ("one", OwnSettings(), "the policy's breakpoints refuses the step 'one': a breakpoint would hold it"),
+        ("$NAME", OwnSettings(), "the policy's breakpoints refuses the step 'one': a breakpoint would hold it"),
+        ("noe:after", BREAKABLE, "the job's breakpoint there is no step `noe`; did you mean `one`?"),
+        ("one:never", BREAKABLE, "the job's breakpoint one:never; expected STEP, or STEP with"),
+    ],
+)
+async def test_a_job_that_cannot_be_held_there(tmp_path: Path, value: str, settings: OwnSettings, said: str) -> None:
+    """It fails with one line, before its steps; what is made of another variable, at the agent."""
+    variables = (Variable(key="NAME", value="one"), Variable(key="JOB_STEPS_BREAKPOINTS", value=value))
+    async with desk_on(tmp_path, taskscaler=settings) as desk:
+        job = await desk.run(steps({"name": "one", "script": "echo no"}, variables=variables))
+    assert (job.state.value, job.failure_reason) == ("failed", "script_failure")
+    assert said in desk.log(job)
+    assert "\nno\n" not in desk.log(job)
 
 
 async def test_a_job_with_steps_outlives_its_manager(desk: Desk) -> None:

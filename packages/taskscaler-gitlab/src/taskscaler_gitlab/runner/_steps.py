@@ -15,7 +15,7 @@ from fleeting import Unreachable
 from gitlab_jobs import Job
 from job_steps import StepsInvalid
 from job_steps.client import AgentError, place_agent
-from job_steps.policy import Policy, PolicyRefused, admit_steps, as_mapping
+from job_steps.policy import Policy, PolicyRefused, admit_breakpoints, admit_steps, as_mapping, breakpoints_of
 from taskscaler.executors import Leased
 from taskscaler_gitlab._settings import RunnerSettings
 from taskscaler_gitlab.runner._errors import JobInvalid
@@ -74,7 +74,22 @@ def check_run(job: Job, settings: RunnerSettings) -> None:
         raise JobInvalid("the job has `run` and `script`; keep one of them", reason="runner_system_failure")
     if settings.kind != "instance":
         raise JobInvalid("the job has `run`, which this runner runs with the executor `instance` alone; use `script`")
-    steps_of(job, settings.taskscaler.steps_policy.policy)
+    policy = settings.taskscaler.steps_policy.policy
+    _check_breakpoints(job, policy, steps_of(job, policy))
+
+
+def _check_breakpoints(job: Job, policy: Policy, steps: str) -> None:
+    """Refuse a job that is to be held where that is not allowed, or cannot be.
+
+    What is made of other variables is left to the agent, which has the same policy, and knows their values.
+    """
+    try:
+        points, _ = breakpoints_of({each.key: each.value for each in job.variables if "$" not in each.value})
+        admit_breakpoints(policy, points, steps)
+    except PolicyRefused as error:
+        raise JobInvalid(str(error), reason=_SCRIPT_FAILURE) from error
+    except ValueError as error:
+        raise JobInvalid(f"the job's breakpoint {error}", reason=_SCRIPT_FAILURE) from error
 
 
 def check_scripts(job: Job, policy: Policy) -> None:
