@@ -2,7 +2,9 @@
 
 import ast
 import json
+import re
 import runpy
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -131,6 +133,33 @@ def test_a_python_that_is_too_old_says_so_in_one_sentence(
     assert runpy.run_path(str(ZIPAPP_MAIN))["main"]() == 3
     version = ".".join(map(str, found))
     assert capsys.readouterr().err == f"agent.pyz: Python 3.10 or later is needed; {sys.executable} is {version}\n"
+
+
+def _older_pythons() -> list[str]:
+    """Those of this machine, also of pyenv, that are too old."""
+    named = [shutil.which(f"python{version}") for version in ("2.7", "3.6", "3.7", "3.8", "3.9")]
+    installed = [str(path) for path in Path.home().glob(".pyenv/versions/*/bin/python")]
+    command = ("-c", "import sys; sys.exit(sys.version_info >= (3, 10))")
+    return [
+        each
+        for each in filter(None, (*named, *installed))
+        if subprocess.run([each, *command], check=False, capture_output=True).returncode == 0
+    ]
+
+
+def test_older_pythons_say_what_they_are(tmp_path: Path) -> None:
+    """Whatever they make of the rest of the zipapp."""
+    (tmp_path / "agent.pyz").write_bytes(_zipapp.zipapp().data)
+    found = _older_pythons()
+    if not found:
+        pytest.skip("no Python before 3.10 on this machine")
+    for each in found:
+        ran = subprocess.run(
+            [each, tmp_path / "agent.pyz", "serve", "/nonexistent"], capture_output=True, text=True, check=False
+        )
+        said = r"agent\.pyz: Python 3\.10 or later is needed; \S+ is [23]\.\d+\.\d+\n"
+        assert (ran.returncode, ran.stdout) == (3, "")
+        assert re.fullmatch(said, ran.stderr)
 
 
 def test_a_zipapp_that_cannot_be_laid_out_runs_all_the_same(tmp_path: Path) -> None:

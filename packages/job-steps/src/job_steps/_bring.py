@@ -18,12 +18,15 @@ from fleeting.connectors import PosixConnection, ReportsSystem, RunsDetached
 from fleeting.errors import CommandLost, NameTaken, NameUnknown
 from fleeting.plugins import one_line
 from job_steps._agent_errors import AgentError
-from job_steps._call_errors import ConnectionLost
+from job_steps._call_errors import CallError
 from job_steps._client import StepRunnerClient, step_runner
 from job_steps._zipapp import zipapp
 
 START_TIMEOUT: Final = 60.0
 """Seconds until an agent answers that has been started: a busy host may take a while."""
+
+PLACE_TIMEOUT: Final = 300.0
+"""Seconds until it is there: half a megabyte, which Python compiles."""
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.02, 0.5
 """Seconds between two tries to reach an agent that is about to listen."""
@@ -197,6 +200,15 @@ def _check(connection: Connection) -> None:
 
 async def _place(connection: Connection, name: str, pythons: Sequence[str]) -> _Placed:
     """Look what is on the instance, and place what is missing; *name* is that of an agent."""
+    with anyio.move_on_after(PLACE_TIMEOUT):
+        return await _place_patiently(connection, name, pythons)
+    raise AgentError(
+        f"the agent was not placed on the instance within {PLACE_TIMEOUT:g} s; its shell hangs, or its link"
+    )
+
+
+async def _place_patiently(connection: Connection, name: str, pythons: Sequence[str]) -> _Placed:
+    """See `_place`."""
     agent, base = zipapp(), ""
     if isinstance(connection, PosixConnection):
         base = connection.detached_directory.rpartition("/")[0]
@@ -208,7 +220,9 @@ async def _place(connection: Connection, name: str, pythons: Sequence[str]) -> _
             _refused("looked for", looked.stderr or b"the instance's shell says nothing")
         word, _, directory = lines[at].partition(" ")
         if word == "has":
-            python, socket = lines[at + 1 : at + 3]
+            python, socket, *_ = *lines[at + 1 : at + 3], "", ""
+            if not python:
+                _refused("looked for", b"the instance's shell does not say which Python it has")
             return _Placed(PlacedAgent(f"{directory}/agent.pyz", python), socket)
         command = ("/bin/sh", "-c", _PLACE, "sh", base, agent.name, str(len(agent.data)), *pythons)
         placed = await connection.run(command, stdin=agent.data)
@@ -227,7 +241,7 @@ async def _answers(connection: Connection, socket: str) -> bool:
     try:
         async with reach(connection, socket) as client:
             await client.statuses()
-    except (ConnectError, ConnectionLost):
+    except (ConnectError, CallError):  # it may have been stopped, or something else listens there
         return False
     return True
 

@@ -16,6 +16,15 @@ _MOST_DIGITS: Final = 10**8
 _SAFE: Final = "".join(chr(code) for code in range(0x20, 0x7F) if chr(code) != "%")
 
 
+_CONTROL: Final = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+"""What a terminal would obey; lines may end, and have tabs."""
+
+
+def without_control(said: str) -> str:
+    """Return what another program has said, for people: nothing in it is obeyed by a terminal."""
+    return _CONTROL.sub("\ufffd", said[:LONGEST_SAID])
+
+
 class Code(IntEnum):
     """gRPC's, by its names."""
 
@@ -76,7 +85,7 @@ FOR_RESET: Final = {
 def read_status(code: str, said: str) -> CallStatus:
     """Read ``grpc-status`` and ``grpc-message``; a code that nobody knows counts as unknown."""
     known = _BY_NUMBER.get(code, Code.UNKNOWN)
-    return CallStatus(known, unquote(said, errors="replace")[:LONGEST_SAID])
+    return CallStatus(known, without_control(unquote(said, errors="replace")))
 
 
 def write_said(said: str) -> str:

@@ -13,7 +13,7 @@ from attrs import field, frozen
 from job_steps import _messages as says
 from job_steps._breakpoints import Decision, When
 from job_steps._call_errors import CallFailed
-from job_steps._call_status import LONGEST_SAID, Code
+from job_steps._call_status import Code, without_control
 from job_steps._errors import ResultInvalid
 from job_steps._grpc_client import GrpcClient, Responses, connect
 from job_steps._holds import Ended
@@ -27,6 +27,9 @@ CALL_TIMEOUT: Final = 60.0
 
 CLOSE_TIMEOUT: Final = 120.0
 """Seconds until a job that is closed has ended: its processes have a while to do so by themselves."""
+
+_MOST_NODES: Final = 500_000
+"""Objects and lists in the JSON of a tree, at most: each takes fifty times as much memory as its two brackets."""
 
 _M = TypeVar("_M")
 
@@ -330,7 +333,7 @@ def _status(one: says.StatusMessage) -> JobStatus:
     return JobStatus(
         id=one.id,
         state=state,
-        message=one.message[:LONGEST_SAID],
+        message=without_control(one.message),
         cause=cause,
         started_at=one.start_time.moment if one.start_time else None,
         ended_at=one.end_time.moment if one.end_time else None,
@@ -344,6 +347,8 @@ def _held(answer: bytes) -> Held:
 
 
 def _held_step(one: says.HeldMessage) -> HeldStep:
+    if _is_huge(one.result):
+        raise CallFailed(Code.INTERNAL, f"the service answers with a step of more than {_MOST_NODES} parts")
     try:
         result = StepResult.from_dict(json.loads(one.result)) if one.result else None
         when = When(one.when)
@@ -352,7 +357,13 @@ def _held_step(one: says.HeldMessage) -> HeldStep:
     return HeldStep(job=one.id, number=one.number, path=tuple(one.path), when=when, ends_in=one.ends_in, result=result)
 
 
+def _is_huge(tree: bytes) -> bool:
+    return tree.count(b"{") + tree.count(b"[") > _MOST_NODES
+
+
 def _results(one: says.ResultsMessage) -> Results:
+    if _is_huge(one.tree):
+        raise CallFailed(Code.INTERNAL, f"the service answers with results of more than {_MOST_NODES} parts")
     try:
         tree = json.loads(one.tree) if one.tree else None
     except (ValueError, RecursionError) as error:

@@ -42,6 +42,7 @@ from job_steps._call_status import (
     Code,
     read_status,
     read_timeout,
+    without_control,
     write_said,
     write_timeout,
 )
@@ -66,6 +67,9 @@ _DUE: Final = 32 << 10
 
 _CHUNK: Final = 64 << 10
 """Bytes of messages that are handed out to be sent at once, so that what is sent meanwhile does not pile up."""
+
+_MOST_INCOMING: Final = 4 * LONGEST_MESSAGE
+"""Bytes of messages that are not whole, or not taken, of all calls of one connection together."""
 
 _MOST_USELESS: Final = 10_000
 """Frames without any part of a message in them, after which a connection is given up."""
@@ -207,7 +211,7 @@ class Connection:
                 events += self._on(event)
                 if self._ended is not None:
                     break
-        except (H2Error, UnicodeDecodeError) as error:
+        except Exception as error:  # noqa: BLE001  (h2's own, or one that nobody foresaw: it ends this connection alone)
             events += self._end(
                 f"what it sends is not HTTP/2: {error}" if str(error) else "what it sends is not HTTP/2"
             )
@@ -285,6 +289,9 @@ class Connection:
     def _messages(self, call: int, stream: _Stream, event: DataReceived) -> Iterator[bytes]:
         """Take data in; returns the messages that are whole now."""
         stream.incoming += event.data
+        if sum(len(one.incoming) + one.untaken for one in self._streams.values()) > _MOST_INCOMING:
+            limit = f"{_MOST_INCOMING >> 20} MiB"
+            raise _Refused(Code.RESOURCE_EXHAUSTED, f"the calls of this connection have more than {limit} under way")
         if event.data:
             self._useless = 0
         stream.owed += event.flow_controlled_length
@@ -356,9 +363,9 @@ class Connection:
         self._collect()
 
     def _end(self, reason: str) -> Sequence[GrpcEvent]:
-        self._ended = reason
+        self._ended = without_control(reason)
         self._streams.clear()
-        return (ConnectionEnded(reason),)
+        return (ConnectionEnded(self._ended),)
 
     def _collect(self) -> None:
         self._unsent += self._h2.data_to_send()

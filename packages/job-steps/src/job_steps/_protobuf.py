@@ -20,6 +20,9 @@ _FIXED: Final = {_FIXED64: 8, _FIXED32: 4}
 _DOUBLE: Final = struct.Struct("<d")
 _LONGEST_VARINT: Final = 10  # bytes
 _HIGHEST_FIELD: Final = (1 << 29) - 1
+MOST_FIELDS: Final = 200_000
+"""In one message with all that is in it, those that nobody knows included: each costs more here than on its way."""
+
 _DEEPEST: Final = 100
 """Messages within messages, as in other implementations."""
 
@@ -36,8 +39,8 @@ class _Kind:
     encode: Callable[[Any], bytes]
     """What follows the tag, without a length."""
 
-    decode: Callable[[Any, int], Any]
-    """Of a number or of bytes, and how deep that is."""
+    decode: "Callable[[Any, _Place], Any]"
+    """Of a number or of bytes, and where that is."""
 
     is_many: bool = False
     """Whether it can come several times, each another value."""
@@ -111,16 +114,37 @@ def decode(kind: type[_M], data: bytes | memoryview) -> _M:
     Raises:
         MalformedMessage: It is none.
     """
-    return _decode(kind, memoryview(data), 0)
+    return _decode(kind, memoryview(data), _Place([0], 0))
 
 
-def _decode(kind: type[_M], data: memoryview, depth: int) -> _M:
-    if depth > _DEEPEST:
+@frozen
+class _Place:
+    """Where in a message something is read."""
+
+    fields: list[int]
+    """How many have been read so far, of all of it."""
+
+    depth: int
+
+    def below(self) -> "_Place":
+        """The place of a message in it."""
+        return _Place(self.fields, self.depth + 1)
+
+    def count(self) -> None:
+        """Take note of a field."""
+        self.fields[0] += 1
+        if self.fields[0] > MOST_FIELDS:
+            raise MalformedMessage(f"more than {MOST_FIELDS} fields")
+
+
+def _decode(kind: type[_M], data: memoryview, place: _Place) -> _M:
+    if place.depth > _DEEPEST:
         raise MalformedMessage(f"more than {_DEEPEST} messages within messages")
     layout = _layout(kind)
     found: dict[str, Any] = {}
     parts: dict[str, list[memoryview]] = {}
     for number, wire, value in _fields_in(data):
+        place.count()
         attribute, how = layout.get(number, ("", None))
         if how is None or how.wire != wire:
             continue
@@ -128,11 +152,11 @@ def _decode(kind: type[_M], data: memoryview, depth: int) -> _M:
             parts.setdefault(attribute, []).append(value)
             found[attribute] = how
         elif how.is_many:
-            found.setdefault(attribute, []).append(how.decode(value, depth))
+            found.setdefault(attribute, []).append(how.decode(value, place))
         else:
-            found[attribute] = how.decode(value, depth)
+            found[attribute] = how.decode(value, place)
     for attribute, several in parts.items():
-        found[attribute] = found[attribute].decode(memoryview(b"".join(several)), depth)
+        found[attribute] = found[attribute].decode(memoryview(b"".join(several)), place)
     return kind(**{attribute: _gathered(value) for attribute, value in found.items()})
 
 
@@ -224,32 +248,32 @@ def _text(value: str) -> bytes:
     return value.encode(errors="replace")
 
 
-def _as_text(data: memoryview, _: int) -> str:
+def _as_text(data: memoryview, _: _Place) -> str:
     try:
         return str(data, "utf-8")
     except UnicodeDecodeError as error:
         raise MalformedMessage(f"a string is not UTF-8: {error.reason}") from error
 
 
-def _as_bytes(data: memoryview, _: int) -> bytes:
+def _as_bytes(data: memoryview, _: _Place) -> bytes:
     return bytes(data)
 
 
-def _as_integer(value: int, _: int) -> int:
+def _as_integer(value: int, _: _Place) -> int:
     return value - (1 << 64) if value >> 63 else value
 
 
-def _as_flag(value: int, _: int) -> bool:
+def _as_flag(value: int, _: _Place) -> bool:
     return value != 0
 
 
-def _as_double(data: memoryview, _: int) -> float:
+def _as_double(data: memoryview, _: _Place) -> float:
     number: float = _DOUBLE.unpack(data)[0]
     return number
 
 
-def _as_message(kind: type) -> Callable[[memoryview, int], Any]:
-    return lambda data, depth: _decode(kind, data, depth + 1)
+def _as_message(kind: type) -> Callable[[memoryview, _Place], Any]:
+    return lambda data, place: _decode(kind, data, place.below())
 
 
 def _metadata(number: int, kind: _Kind) -> Mapping[str, Any]:

@@ -15,6 +15,12 @@ from job_steps._values import Value, checked
 MAX_DEPTH = 64
 """Levels of results that are read."""
 
+MAX_RESULTS = 20_000
+"""Results in one tree that is read: a run has half as many steps."""
+
+_LAST_MOMENT = 253_402_300_800.0
+"""The first second that no calendar of ours has."""
+
 
 class Status(Enum):
     """How far a step is."""
@@ -117,8 +123,9 @@ class StepResult:
             ResultInvalid: It is no result.
         """
         try:
+            _check_size(data)
             return _read(data, 0)
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
+        except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
             raise ResultInvalid(f"not the result of steps: {type(error).__name__}: {error}") from error
 
     def scrubbed(self, scrub: Callable[[str], str]) -> "StepResult":
@@ -177,6 +184,23 @@ class StepResult:
         return evolve(self, started=None, ended=None, resources=None, steps=steps)
 
 
+def _check_size(data: Mapping[str, Any]) -> None:
+    """Raises ValueError if there are more results in it than any run has."""
+    waiting, count = [data], 0
+    while waiting:
+        count += 1
+        if count > MAX_RESULTS:
+            raise ValueError(f"more than {MAX_RESULTS} steps")
+        waiting += waiting.pop().get("steps", ())
+
+
+def _amount(number: float, limit: float) -> float:
+    """Return what cannot be below zero; raises ValueError if it is, or is nothing that could have been measured."""
+    if not 0 <= number < limit:
+        raise ValueError(f"{number:g}, which nothing can have")
+    return number
+
+
 def _read(data: Mapping[str, Any], depth: int) -> StepResult:
     if depth > MAX_DEPTH:
         raise ValueError(f"more than {MAX_DEPTH} levels")
@@ -193,16 +217,16 @@ def _read(data: Mapping[str, Any], depth: int) -> StepResult:
         work_dir=_text(data.get("work_dir", "")),
         exit_code=None if (code := data.get("exit_code")) is None else int(code),
         error=None if (error := data.get("error")) is None else _text(error),
-        started=None if (started := data.get("started")) is None else float(started),
-        ended=None if (ended := data.get("ended")) is None else float(ended),
+        started=None if (started := data.get("started")) is None else _amount(float(started), _LAST_MOMENT),
+        ended=None if (ended := data.get("ended")) is None else _amount(float(ended), _LAST_MOMENT),
         resources=None if (used := data.get("resources")) is None else _resources(used),
         steps=tuple(_read(each, depth + 1) for each in data.get("steps", ())),
     )
 
 
 def _resources(data: Mapping[str, Any]) -> Resources:
-    whole = {name: int(data[name]) for name in ("peak_memory", "read_bytes", "written_bytes")}
-    return Resources(cpu_seconds=float(data["cpu_seconds"]), **whole)
+    whole = {name: int(_amount(int(data[name]), 2**63)) for name in ("peak_memory", "read_bytes", "written_bytes")}
+    return Resources(cpu_seconds=_amount(float(data["cpu_seconds"]), 2**63), **whole)
 
 
 def _texts(data: Mapping[str, Any]) -> dict[str, str]:
