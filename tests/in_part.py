@@ -40,6 +40,7 @@ LATER = (
     "tests/distributions/test_wheels.py",
     "tests/e2e/test_aws.py",
     "tests/e2e/test_azure.py",
+    "tests/e2e/test_breakpoint_session.py",
     "tests/e2e/test_crash.py",
     "tests/e2e/test_custom_executor.py",
     "tests/e2e/test_docker.py",
