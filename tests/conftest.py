@@ -43,6 +43,7 @@ WITH_DOCKER = (
     "tests/job_steps/test_containers_on_docker.py",
     "tests/taskscaler_gitlab/test_real_sidecars_in_containers.py",
     "tests/taskscaler_gitlab/test_jobs_in_containers.py",
+    "tests/taskscaler_gitlab/test_steps_in_containers.py",
 )
 """Where the tests are that need a Docker daemon, as their ids begin."""
 

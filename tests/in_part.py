@@ -67,6 +67,7 @@ LATER = (
     "tests/taskscaler_gitlab/test_dependencies.py::test_a_zip_of_70000_files_is_taken",
     "tests/taskscaler_gitlab/test_router_as_a_program.py::test_the_same_conversation_through_the_router",
     "tests/taskscaler_gitlab/test_sidecars_keep_secrets.py",
+    "tests/taskscaler_gitlab/test_steps_in_containers.py",
     "tests/taskscaler_gitlab/test_switch_as_a_program.py",
     f"{STORIES_OF_SIDECARS}[that is cancelled]",
     f"{STORIES_OF_SIDECARS}[that is placed again]",

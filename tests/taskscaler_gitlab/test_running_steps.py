@@ -310,15 +310,18 @@ async def test_a_canceled_step_ends_and_has_its_after_script(desk: Desk) -> None
     assert "\ntwo\n" not in desk.log(ended)
 
 
-def test_jobs_in_containers_have_no_steps() -> None:
-    """The runner cannot bring an agent into an image, and says so as GitLab Runner's executors do that cannot."""
+def test_jobs_in_containers_are_held_nowhere() -> None:
+    """Nobody would reach the agent in there to let them go on: they are refused, and others are not."""
     given = {"url": "https://gitlab.example.com", "token": "glrt-0123456789", "executor": "docker-autoscaler"}
+    settings = RunnerSettings(**given, taskscaler=BREAKABLE)  # type: ignore[arg-type]
+    check_run(steps({"name": "one", "script": "true"}), settings)
+    held = steps({"name": "one", "script": "true"}, variables=(Variable(key="JOB_STEPS_BREAKPOINTS", value="one"),))
     with pytest.raises(JobInvalid, match="with the executor `instance` alone") as refused:
-        check_run(steps({"name": "x", "script": "true"}), RunnerSettings(**given))  # type: ignore[arg-type]
+        check_run(held, settings)
     assert refused.value.reason == "runner_configuration_error"
 
 
 def test_who_can_run_steps_says_so() -> None:
     """To GitLab, which gives such jobs to nobody else."""
     assert "native_steps_integration" in features("instance")
-    assert "native_steps_integration" not in features("docker")
+    assert "native_steps_integration" in features("docker")

@@ -50,6 +50,7 @@ class Zipapp:
     """The agent, ready to be uploaded."""
 
     data: bytes = field(repr=False)
+    """The file."""
     name: str
     """Of 16 hexadecimal digits, by its contents: where it is on instances."""
 

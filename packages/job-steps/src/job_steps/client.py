@@ -5,7 +5,7 @@ speaks to GitLab's own ``step-runner serve`` as well.
 """
 
 from job_steps._agent_errors import AgentError
-from job_steps._bring import Agent, PlacedAgent, bring_agent, place_agent, reach
+from job_steps._bring import PYTHONS, Agent, PlacedAgent, bring_agent, place_agent, reach
 from job_steps._call_errors import CallError, CallFailed, ConnectionLost
 from job_steps._call_status import Code
 from job_steps._client import (
@@ -20,8 +20,10 @@ from job_steps._client import (
 )
 from job_steps._holds import Ended
 from job_steps._messages import Cause, RunState
+from job_steps._zipapp import Zipapp, zipapp
 
 __all__ = [
+    "PYTHONS",
     "Agent",
     "AgentError",
     "CallError",
@@ -39,8 +41,10 @@ __all__ = [
     "RunRequest",
     "RunState",
     "StepRunnerClient",
+    "Zipapp",
     "bring_agent",
     "place_agent",
     "reach",
     "step_runner",
+    "zipapp",
 ]

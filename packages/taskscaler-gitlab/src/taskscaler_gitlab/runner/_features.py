@@ -15,11 +15,11 @@ _OF_ALL = (
     "return_exit_code",
     "cancel_gracefully",
     "two_phase_job_commit",
+    "native_steps_integration",
 )
-_OF_INSTANCES = ("native_steps_integration",)
 _OF_CONTAINERS = ("image", "services", "service_variables", "service_multiple_aliases", "image_executor_opts")
 
 
 def features(kind: str) -> tuple[str, ...]:
     """What is honoured of what GitLab knows, in its words; *kind* is ``instance`` or ``docker``."""
-    return (*_OF_ALL, *(_OF_CONTAINERS if kind == "docker" else _OF_INSTANCES))
+    return (*_OF_ALL, *(_OF_CONTAINERS if kind == "docker" else ()))

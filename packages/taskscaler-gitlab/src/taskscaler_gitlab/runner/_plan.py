@@ -108,6 +108,11 @@ class Leg(Enum):
         return self in (Leg.ALL, Leg.BEFORE, Leg.BUILD)
 
     @property
+    def has_script(self) -> bool:
+        """Whether it runs what the job is for."""
+        return self in (Leg.ALL, Leg.BUILD)
+
+    @property
     def takes_files(self) -> bool:
         """Whether it takes what the manager brings."""
         return self in (Leg.ALL, Leg.BEFORE)

@@ -17,9 +17,11 @@ from anyio import to_thread
 from attrs import define, field, frozen
 
 from fleeting import Clock, ConnectError
+from fleeting.plugins import write_whole
 from gitlab_jobs import Job, Outcome
 from gitlab_jobs.client import GitLabClient, Reporting
 from job_steps import StepResult
+from job_steps.client import zipapp
 from job_steps.tracing import parts_of
 from taskscaler import LeaseLost
 from taskscaler.executors import Executor, ForeseesRefusal, JobOutcome, JobSpec, Leased, Reattaches, Verdict
@@ -40,7 +42,7 @@ from taskscaler_gitlab.runner._script import OUT, Before, write_script
 from taskscaler_gitlab.runner._stage_spans import parts_of_stages
 from taskscaler_gitlab.runner._stages import Cause, Ended, Phase, Stage, filled_in, judge
 from taskscaler_gitlab.runner._stages import Verdict as JobVerdict
-from taskscaler_gitlab.runner._steps import AgentThere, have_agent
+from taskscaler_gitlab.runner._steps import AGENT, AgentThere, have_agent
 from taskscaler_gitlab.runner._surroundings import Surroundings, container_of, look_around, owner_of, surroundings_of
 from taskscaler_gitlab.runner._transfers import NotFetched, NotSent, Transfers, keep_caches
 from taskscaler_gitlab.runner._variables import JobEnvironment, environment_of
@@ -438,12 +440,27 @@ class _Run:
         return JobSpec(
             name=f"gitlab-{self.job.id}",
             script=f"{_SHEBANG}{script}" if planned.options else script,
-            files=self._files(planned, leg) if kind.takes_files else {},
-            artifacts=(OUT,) if plan.leaves_files and kind.has_late else (),
+            files={
+                **(self._files(planned, leg) if kind.takes_files else {}),
+                **(self._agent() if plan.has_results and planned.options and kind.has_script else {}),
+            },
+            artifacts=(OUT,) if self._leaves(plan, kind) else (),
             timeout=self._left_at(leg.began),
             series=self._series(kind),
             options=planned.options.get(kind),
         )
+
+    @staticmethod
+    def _leaves(plan: Plan, kind: Leg) -> bool:
+        """Whether a leg leaves files that are brought: its own, or how its steps went."""
+        return plan.leaves_files and (kind.has_late or (plan.has_results and kind.has_script))
+
+    def _agent(self) -> dict[str, Path]:
+        """What runs steps in a container, which gets it from here. Blocks."""
+        path = self.record.path / AGENT
+        if not path.exists():
+            write_whole(path, zipapp().data)
+        return {AGENT: path}
 
     def _series(self, kind: Leg) -> str:
         """Say what a leg is known as from pipeline to pipeline."""
@@ -474,7 +491,8 @@ class _Run:
         has_failed = verdict.cause is not None or self.record.is_canceled
         problem = await self._send_artifacts(planned, last, has_failed=has_failed)
         if planned.plan.has_results:
-            self._follow_steps(await to_thread.run_sync(self.record.keep_results, self._brought(last) / OUT / RESULTS))
+            built = next((leg for leg in self.record.legs if Leg(leg.kind) is Leg.BUILD), last)
+            self._follow_steps(await to_thread.run_sync(self.record.keep_results, self._brought(built) / OUT / RESULTS))
         if (kept := self._caches_here) is not None:
             out = self._brought(last) / OUT
             most = self.settings.taskscaler.cache_retention.size

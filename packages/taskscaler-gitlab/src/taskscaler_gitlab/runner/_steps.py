@@ -14,7 +14,7 @@ from attrs import frozen
 from fleeting import Unreachable
 from gitlab_jobs import Job
 from job_steps import StepsInvalid
-from job_steps.client import AgentError, place_agent
+from job_steps.client import PYTHONS, AgentError, place_agent
 from job_steps.policy import Policy, PolicyRefused, admit_breakpoints, admit_steps, as_mapping, breakpoints_of
 from taskscaler.executors import Leased
 from taskscaler_gitlab._settings import RunnerSettings
@@ -29,6 +29,20 @@ OMITTED = frozenset({"STEPS", "FF_USE_NATIVE_STEPS"})
 
 PATIENCE = 300.0
 """Seconds within which the agent has to be on its instance."""
+
+AGENT = "agent.pyz"
+"""The agent's file in the directory of a leg in a container."""
+
+_FIND_PYTHON = f"""_t_python= _t_found=
+for _t_each in {" ".join(PYTHONS)}; do
+    command -v "$_t_each" >/dev/null 2>&1 || continue
+    "$_t_each" -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null && _t_python=$_t_each && break
+    _t_found=" (it has $("$_t_each" -V 2>&1))"
+done
+[ -n "$_t_python" ] || {{
+    echo "ERROR: the job has \\`run\\`, which needs Python 3.10 or later in its image$_t_found; use another image"
+    exit 1
+}}"""
 
 _SCRIPT_FAILURE = "script_failure"
 _REQUEST, _POLICY, _ENVIRONMENT = "steps-request.json", "steps-policy.json", "steps-environment.json"
@@ -45,6 +59,18 @@ class AgentThere:
 
     path: str
     """Where it is."""
+
+    @property
+    def is_brought(self) -> bool:
+        """Whether the job's own leg brings it into a container, where nobody has looked for a Python yet."""
+        return not self.path
+
+    @property
+    def found(self) -> str:
+        """What says in a leg where it is, and what runs it; for any POSIX shell, without the job's variables."""
+        if self.is_brought:
+            return f'_t_agent="$PWD/{AGENT}"\n{_FIND_PYTHON}'
+        return f"_t_agent={quote(self.path)} _t_python={quote(self.python)}"
 
 
 async def have_agent(lease: Leased) -> AgentThere:
@@ -72,14 +98,14 @@ def check_run(job: Job, settings: RunnerSettings) -> None:
     """
     if any(step.script and step.name != AFTER_SCRIPT for step in job.steps):
         raise JobInvalid("the job has `run` and `script`; keep one of them", reason="runner_system_failure")
-    if settings.kind != "instance":
-        raise JobInvalid("the job has `run`, which this runner runs with the executor `instance` alone; use `script`")
     policy = settings.taskscaler.steps_policy.policy
-    _check_breakpoints(job, policy, steps_of(job, policy))
+    points = _check_breakpoints(job, policy, steps_of(job, policy))
+    if points and settings.kind != "instance":
+        raise JobInvalid("the job has breakpoints, at which this runner holds jobs with the executor `instance` alone")
 
 
-def _check_breakpoints(job: Job, policy: Policy, steps: str) -> None:
-    """Refuse a job that is to be held where that is not allowed, or cannot be.
+def _check_breakpoints(job: Job, policy: Policy, steps: str) -> bool:
+    """Refuse a job that is to be held where that is not allowed, or cannot be; returns whether it is to be held.
 
     What is made of other variables is left to the agent, which has the same policy, and knows their values.
     """
@@ -90,6 +116,7 @@ def _check_breakpoints(job: Job, policy: Policy, steps: str) -> None:
         raise JobInvalid(str(error), reason=_SCRIPT_FAILURE) from error
     except ValueError as error:
         raise JobInvalid(f"the job's breakpoint {error}", reason=_SCRIPT_FAILURE) from error
+    return bool(points)
 
 
 def check_scripts(job: Job, policy: Policy) -> None:
@@ -144,14 +171,15 @@ def steps_script(job: Job, environment: JobEnvironment, settings: RunnerSettings
     }
     place = quote(environment.temp_dir)
     rules = as_mapping(policy)
-    command = [agent.python, "-I", agent.path, "run", posixpath.join(environment.temp_dir, _REQUEST)]
+    command = ["run", posixpath.join(environment.temp_dir, _REQUEST)]
     command += ["--policy", posixpath.join(environment.temp_dir, _POLICY)] if rules else []
     kept = posixpath.join(environment.temp_dir, _ENVIRONMENT)
-    keep = [agent.python, "-I", "-c", _KEEP_ENVIRONMENT, kept]
+    keep = ["-I", "-c", _KEEP_ENVIRONMENT, kept]
     command += ["--environment", kept] if rules else []
     files = {_REQUEST: request, **({_POLICY: rules} if rules else {})}
     return "\n".join([
         '_t_out="$PWD/out"',
+        agent.found,
         "(" if rules else "",
         environment.preamble(write_files=False),
         f"mkdir -p {place} || exit",
@@ -160,9 +188,9 @@ def steps_script(job: Job, environment: JobEnvironment, settings: RunnerSettings
             f" > {quote(posixpath.join(environment.temp_dir, name))}) || exit"
             for name, data in files.items()
         ),
-        f"umask 077\nexec {' '.join(map(quote, keep))}\n) || exit" if rules else "",
+        f'umask 077\nexec "$_t_python" {" ".join(map(quote, keep))}\n) || exit' if rules else "",
         f"cd {quote(environment.project_dir)} || exit",
-        f'exec {" ".join(map(quote, command))} --results "$_t_out/{RESULTS}"',
+        f'exec "$_t_python" -I "$_t_agent" {" ".join(map(quote, command))} --results "$_t_out/{RESULTS}"',
         "",
     ])  # fmt: skip
 
