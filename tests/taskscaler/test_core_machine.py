@@ -28,7 +28,7 @@ from taskscaler._types import Policy, PoolSettings
 from taskscaler.core._choices import NOT_NEEDED
 from taskscaler.core._decide import MAKES_ROOM, Removal, idle_slots
 from taskscaler.core._ledger import NOT_REATTACHED
-from taskscaler.core._mediator import COALESCE, REST, Core, InstanceLost
+from taskscaler.core._mediator import COALESCE, REST, REST_PER_BOOT, Core, InstanceLost
 from taskscaler.core._sleepers import OVER, OVER_ALL_CEILINGS
 from taskscaler.core._slots import (
     DIRTY,
@@ -1692,6 +1692,27 @@ def test_work_is_not_given_to_an_instance_that_the_view_does_not_show() -> None:
     assert not of_type(Deliver, core.handle("a", messages.Prepared("i"), EPOCH).actions)
     shown = messages.Updated(Observation({"i": Observed(state=State.RUNNING)}))
     assert of_type(Deliver, core.handle("a", shown, EPOCH).actions)
+
+
+def test_where_booting_takes_a_minute_more_goes_into_a_call() -> None:
+    """What is wanted after a decision waits for a hundredth of a boot; if none is known, a tenth of a second."""
+    world = World([PoolSettings(name="a", scale_throttle=NO_THROTTLE)], Policy(idle_time=1000.0), 0, boot=60.0)
+    world.pass_time(1)
+    for _ in range(3):
+        world.submit(inf)
+    world.pass_time(0.02)
+    world.submit(inf)
+    world.pass_time(REST)
+    world.pass_time(100)
+    for jobs in (1, 2):
+        for _ in range(jobs):
+            world.submit(inf)
+        world.pass_time(0.02)
+    world.pass_time(REST)
+    asked = [each.count for each in of_type(messages.Increase, world.changes)]
+    world.pass_time(62 * REST_PER_BOOT)
+    assert asked == [3, 1, 1]
+    assert [each.count for each in of_type(messages.Increase, world.changes)] == [3, 1, 1, 2]
 
 
 def test_leases_of_a_dead_manager_are_dropped_and_their_instances_replaced() -> None:

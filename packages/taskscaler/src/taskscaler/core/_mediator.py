@@ -66,9 +66,15 @@ COALESCE = 0.005
 """Seconds that a decision waits for what else comes with a burst: a call to a cloud takes a hundred times that."""
 
 REST = 0.1
-"""Seconds from a decision that asks something of a cloud to the next that is made for news. The cloud has hardly
-answered by then, and what else is to be asked for waits for that; where jobs come and go all the time, a decision for
-each would take most of the processor, and each be a call of its own."""
+"""Seconds from a decision that asks something of a cloud to the next that is made for news, at the least: see
+`Core._rest`. The cloud has hardly answered by then, and what else is to be asked for waits for that; where jobs come
+and go all the time, a decision for each would take most of the processor, and each be a call of its own."""
+
+REST_PER_BOOT = 0.01
+"""The same as a share of a boot, after which what is asked for comes at the soonest."""
+
+LONGEST_REST = 1.0
+"""Seconds that it never exceeds, however long booting takes."""
 
 BREAK_AHEAD = 30.0
 """Seconds before an announced end of an instance at which work is broken that would not be done in time."""
@@ -1013,11 +1019,23 @@ class Core:
             self._carry_out(decision, now)
         acts = _acts(decision)
         if acts:
-            self._rests_until = now + REST
+            self._rests_until = now + self._rest
         if acts and self._inputs(now) != self._decided_on:
             self._decided_on = None  # what it asked for may come to nothing: then all is as before, and it is news
         elif any(pool.wanted for pool in decision.pools):
             self._calm.note_stuck(decision.look_again_at)
+
+    @property
+    def _rest(self) -> float:
+        """Seconds without a decision for news after one that asks something of a cloud.
+
+        Instances that take a minute may be asked for half a second later, in one call instead of five. Resuming takes
+        seconds, and does not wait for more.
+        """
+        boot = self._releases.boot
+        if boot is None or any(plan.suspends for plan in self.plans.values()):
+            return REST
+        return min(max(REST, boot * REST_PER_BOOT), LONGEST_REST)
 
     def _carry_out(self, decision: Decision, now: float) -> None:
         """Ask the plans for what was decided."""

@@ -23,6 +23,10 @@ MEMORY = 3600.0
 ENOUGH = 3.0
 """So many jobs have to have ended, as far as remembered, before it is known how long they take."""
 
+MARGIN_PER_BOOT = 0.01
+"""The same as a share of a boot, if that is more: what is missing then may be asked for so much later, together with
+what is missing soon after."""
+
 MARGIN = 1e-3
 """Seconds beyond the moment at which fewer are expected: then it is so, whatever rounding does."""
 
@@ -94,7 +98,7 @@ class Releases:
         if not slots:
             return NOTHING_EXPECTED
         lasts = BOOTS * self._boot * log(at_first / (slots - 0.5))
-        return Expected(slots, self._at + lasts + MARGIN)
+        return Expected(slots, self._at + lasts + max(MARGIN, self._boot * MARGIN_PER_BOOT))
 
     def awaited(self, waiting_since: float | None, price: float, now: float) -> Expected:
         """How many of those that wait are better left to a release than bought an instance for.
