@@ -196,7 +196,7 @@ INPUTS = (
     *("reattach", "detach", "replace"),
     *("deliver", "check", "cleaned", "cordon", "uncordon", "retain", "unretain"),
     *("stop_handing_out", "break_all", "remove_all", "configure"),
-    *("tick", "handle", "journal_failed", "journal_recovered"),
+    *("tick", "handle", "handle_all", "journal_failed", "journal_recovered"),
 )
 """All by which anything reaches a core."""
 
@@ -1692,6 +1692,30 @@ def test_work_is_not_given_to_an_instance_that_the_view_does_not_show() -> None:
     assert not of_type(Deliver, core.handle("a", messages.Prepared("i"), EPOCH).actions)
     shown = messages.Updated(Observation({"i": Observed(state=State.RUNNING)}))
     assert of_type(Deliver, core.handle("a", shown, EPOCH).actions)
+
+
+def test_what_happens_to_several_at_one_moment_comes_to_the_same_in_one_turn() -> None:
+    """Two of three instances become ready, and one cannot be prepared: those who wait get what they would have got."""
+    pool = PoolSettings(name="a", scale_throttle=NO_THROTTLE)
+    core = Core([pool], {"a": a_plan(pool)}, [], {}, EPOCH)
+    core.tick(EPOCH)
+    core.handle("a", messages.Updated(Observation({})), EPOCH)
+    for key in ("first", "second", "third"):
+        core.acquire(key, EPOCH)
+    (increase,) = of_type(messages.Increase, [*core.tick(EPOCH).actions, *core.tick(EPOCH + 1).actions])
+    core.handle("a", messages.Increased(increase.intent, 3), EPOCH)
+    shown = {instance: Observed(state=State.RUNNING) for instance in ("i", "j", "k")}
+    core.handle("a", messages.Updated(Observation(shown)), EPOCH)
+    failed = messages.PrepareFailed("j", "no way in")
+    facts: list[messages.Fact] = [messages.Prepared("i"), failed, messages.Prepared("k")]
+    other = deepcopy(core)
+    together = core.handle_all("a", facts, EPOCH + 2)
+    steps = [other.handle("a", fact, EPOCH + 2) for fact in facts]
+    one_by_one = [action for step in steps for action in step.actions]
+    assert len(of_type(Deliver, together.actions)) == 2
+    assert Counter(map(repr, together.actions)) == Counter(map(repr, one_by_one))
+    assert core.plans["a"].instances == other.plans["a"].instances
+    assert core.capacity() == other.capacity()
 
 
 def test_where_booting_takes_a_minute_more_goes_into_a_call() -> None:

@@ -20,7 +20,7 @@ at once, and if that fails no others are waited for: not every cloud knows when 
 """
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from math import inf
 from typing import Any, NamedTuple, assert_never, get_args
 
@@ -381,6 +381,14 @@ class Plan:
         self._now = now
         self.handled += 1
         self._take[message.__class__](message, now)
+        return self._end()
+
+    def handle_all(self, facts: Sequence[messages.Fact], now: float) -> Step:
+        """Take in what happened at one moment, each to another instance, with one step for all."""
+        self._now = now
+        self.handled += len(facts)
+        for fact in facts:
+            self._take_fact(fact, now)
         return self._end()
 
     def _take_command(self, command: messages.Command, now: float) -> None:  # noqa: C901, PLR0912  (an arm for each)

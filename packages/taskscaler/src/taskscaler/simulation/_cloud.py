@@ -78,6 +78,9 @@ class Cloud:
     _feed: Callable[[str, messages.Fact], None]
     """Lets the core take in a fact of the pool."""
 
+    _feed_all: Callable[[str, Sequence[messages.Fact]], None]
+    """Lets it take in several at once, each of another instance."""
+
     _grown: Callable[[], None]
     """Is called when instances have come into being."""
 
@@ -111,6 +114,9 @@ class Cloud:
     _changed: dict[str, None] = field(factory=dict, init=False)
     """What the last one showed otherwise, in the order in which it changed."""
 
+    _preparing: dict[float, list[str]] = field(factory=dict, init=False)
+    """Instances whose readiness steps end at the same moment, by when that is."""
+
     _asked: int = field(default=0, init=False)
     """Requests for more so far."""
 
@@ -136,7 +142,7 @@ class Cloud:
         """Do what a plan asks."""
         match action:
             case messages.Prepare(_, instance):
-                self._schedule(self._ready_time(instance), partial(self._prepare, instance))
+                self._prepare(instance)
             case messages.Update():
                 self._answer(self._show)
             case messages.Increase(_, intent, count):
@@ -222,14 +228,28 @@ class Cloud:
         self._feed(self.pool, messages.Decreased(instances, instances))
 
     def _prepare(self, instance: str) -> None:
+        """Begin its readiness steps; those that end together are one turn of the core."""
+        took = self._ready_time(instance)
+        at = self._now() + took
+        among = self._preparing.get(at)
+        if among is None:
+            self._preparing[at] = [instance]
+            self._schedule(took, partial(self._end_preparing, at))
+        else:
+            among.append(instance)
+
+    def _end_preparing(self, at: float) -> None:
+        self._feed_all(self.pool, [self._prepared(instance) for instance in self._preparing.pop(at)])
+
+    def _prepared(self, instance: str) -> messages.Fact:
+        """What has come of its readiness steps."""
         machine = self.machines.get(instance)
         if machine is None:
-            self._feed(self.pool, messages.PrepareFailed(instance, "it cannot be reached", final=False))
-        elif machine.takes_no_jobs:
+            return messages.PrepareFailed(instance, "it cannot be reached", final=False)
+        if machine.takes_no_jobs:
             self.failed += 1
-            self._feed(self.pool, messages.PrepareFailed(instance, "a readiness step failed"))
-        else:
-            self._feed(self.pool, messages.Prepared(instance))
+            return messages.PrepareFailed(instance, "a readiness step failed")
+        return messages.Prepared(instance)
 
     def _beat(self, instance: str) -> None:
         machine = self.machines.get(instance)

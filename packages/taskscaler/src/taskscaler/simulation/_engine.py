@@ -7,7 +7,7 @@ not, and heartbeats, which pass on all that lives, are left out, since a fleet h
 """
 
 import gc
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from heapq import heappop
@@ -187,6 +187,7 @@ class Simulation:
             now=lambda: self.now,
             schedule=self._after,
             feed=self._feed,
+            feed_all=self._feed_all,
             grown=self._grown,
             is_busy=self._is_busy,
             random=lambda subject: self._random(f"{pool}/{subject}"),
@@ -286,6 +287,11 @@ class Simulation:
     def _feed(self, pool: str, fact: messages.Fact) -> None:
         """Let the core take in what happened at a cloud."""
         self._perform(self.core.handle(pool, fact, self.now).actions)
+        self._heed()
+
+    def _feed_all(self, pool: str, facts: Sequence[messages.Fact]) -> None:
+        """The same of what happened to several instances at this moment."""
+        self._perform(self.core.handle_all(pool, facts, self.now).actions)
         self._heed()
 
     def _perform(self, actions: Iterable[object]) -> None:
