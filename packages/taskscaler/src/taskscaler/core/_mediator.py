@@ -122,6 +122,9 @@ class InstanceLost(NamedTuple):
 class Core:
     """All state of a scaler, and every decision."""
 
+    _has_noted_time = False
+    """Whether an instance has become ready in this turn."""
+
     def __init__(
         self,
         pools: Sequence[PoolSettings],
@@ -831,6 +834,8 @@ class Core:
                     self._sync(pool, known, node, now)
             else:
                 self._take_event(pool, event, now)
+        if self._has_noted_time:
+            self._note_boots(now)
 
     def _take_event(self, pool: str, event: messages.Event, now: float) -> None:
         """Take in what a plan says: what an instance has come to be is read where it lives, by `_sync`."""
@@ -944,8 +949,13 @@ class Core:
         boot = known.boot
         if boot is not None and boot.since is not None:
             self.choices.payoffs[pool].note(now - boot.since, now, resumed=boot.start is Start.RESUMED)
-            typical = [payoff.boots(now) for payoff in self.choices.payoffs.values()]
-            self._releases.note_boot(min((each for each in typical if each is not None), default=None), now)
+            self._has_noted_time = True
+
+    def _note_boots(self, now: float) -> None:
+        """How long booting takes, now that some have become ready."""
+        self._has_noted_time = False
+        typical = [payoff.boots(now) for payoff in self.choices.payoffs.values()]
+        self._releases.note_boot(min((each for each in typical if each is not None), default=None), now)
 
     def _note_rest(self, node: Node, now: float) -> None:
         """Where somebody else has suspended an instance on which nothing runs, it is taken for asleep."""

@@ -176,7 +176,7 @@ class Counts(NamedTuple):
         if to_rare is not from_rare:
             changes = zip(rare, to_rare, from_rare, strict=True)
             rare = Rarities(*[total + new - old for total, new, old in changes])
-        return Counts(
+        changed = (
             acquired + to_acquired - from_acquired,
             usable + to_usable - from_usable,
             kept + to_kept - from_kept,
@@ -184,6 +184,7 @@ class Counts(NamedTuple):
             to_remove + to_to_remove - from_to_remove,
             rare,
         )
+        return tuple.__new__(Counts, changed)  # `Counts(…)` would call this; each job changes counters twice and more
 
 
 NOTHING_COUNTED = Counts()

@@ -4,7 +4,7 @@ It is the other side of a plan's actions, each of which ends in one fact. An ins
 accepts it until it is gone, but not while it is suspended.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from math import inf
 from random import Random
@@ -196,6 +196,7 @@ class Cloud:
         failures = self._stream("boot failures")
         looks = Observed(state=State.CREATING, created_at=now, intent=intent)
         runs = Observed(state=State.RUNNING, created_at=now, intent=intent)
+        booting: dict[float, list[Machine]] = {}
         for _ in range(count):
             fate = course.fates[self.bought] if self.bought < len(course.fates) else None
             machine = Machine(self._new_id(), intent, now, billed_since=now)
@@ -208,7 +209,12 @@ class Cloud:
                 continue
             fails = environment.boot_failure and failures.random() < environment.boot_failure
             took = self._draw("boot", environment.boot)
-            self._schedule(took, partial(self._fail, machine) if fails else partial(self._boot, machine, runs))
+            if fails:
+                self._schedule(took, partial(self._fail, machine))
+            else:
+                booting.setdefault(took, []).append(machine)
+        for took, together in booting.items():
+            self._schedule(took, partial(self._boot_all, together, runs))
         self.peak = max(self.peak, len(self.machines))
         self._grown()
         self._feed(self.pool, messages.Increased(intent, count))
@@ -299,6 +305,11 @@ class Cloud:
             machine.state = State.RUNNING
             self._shown[machine.id] = runs
             self._changed[machine.id] = None
+
+    def _boot_all(self, machines: Iterable[Machine], runs: Observed) -> None:
+        """They run from this moment on."""
+        for machine in machines:
+            self._boot(machine, runs)
 
     def _boot(self, machine: Machine, runs: Observed) -> None:
         """It runs, and perhaps does not for long."""
