@@ -185,6 +185,8 @@ async def test_a_sidecar_of_whose_job_nothing_is_noted_down_is_ended(
     shutil.rmtree(note.parent)
     async with serving(tmp_path, gitlab, program, journal=journal) as desk:
         await desk.until(lambda: not Path(f"/proc/{pid}/root").exists())
+        while (await desk.scaler.capacity()).acquired:  # noqa: ASYNC110  (until then, its other slot may be had)
+            await anyio.sleep(0.02)
         later = gitlab.enqueue(script('echo "$TASKSCALER_INSTANCE"'))
         assert (await desk.ended(later)).state is State.SUCCESS, desk.log(later)
         assert where not in desk.log(later)
