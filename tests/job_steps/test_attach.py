@@ -17,6 +17,7 @@ from attrs import define, field
 from click.testing import CliRunner
 
 from job_steps._agent._main import main
+from job_steps._attach import sockets_below
 from job_steps._zipapp import zipapp
 from job_steps.cli import main as click_main
 from job_steps.client import RunRequest, StepRunnerClient
@@ -269,3 +270,16 @@ async def test_it_attaches_here_and_by_what_reaches_another_host(
     said = f"no agent of yours runs on this host, below {tmp_path}/.job-steps; start a job with breakpoints first"
     assert await here("--list") == (2, "", f"error: {said}\n")
     assert await via() == (2, "error: there is no agent in ~/.job-steps of this host\n")
+
+
+def test_what_a_job_has_put_in_the_place_of_an_address_is_passed_over(tmp_path: Path) -> None:
+    """Jobs have the agent's user: nobody who attaches waits for a FIFO, or reads whatever is there."""
+    places = [tmp_path / "version" / f"run-{number}" / "socket" for number in range(5)]
+    for place in places:
+        place.parent.mkdir(parents=True)
+    os.mkfifo(places[0])
+    places[1].mkdir()
+    places[2].symlink_to("/etc/passwd")
+    places[3].write_bytes(b"/" * 5000)
+    places[4].write_text("/run/socket\n")
+    assert sockets_below(tmp_path) == ["/run/socket"]

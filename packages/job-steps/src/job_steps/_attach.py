@@ -4,6 +4,7 @@ It is a command of ``job-steps`` and of the agent itself, so that an instance ne
 """
 
 import json
+import os
 import sys
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -13,13 +14,14 @@ from typing import Final
 import anyio
 from attrs import define, field, frozen
 
+from job_steps._agent._directory import read_whole
 from job_steps._breakpoints import Decision
 from job_steps._call_errors import CallFailed, ConnectionLost
 from job_steps._call_status import Code
 from job_steps._client import Held, HeldStep, StepRunnerClient, step_runner
 from job_steps._durations import in_words
 from job_steps._errors import JobStepsError
-from job_steps._holds import Ended
+from job_steps._holds import ENDED_BY, Ended
 from job_steps._messages import RunState
 from job_steps._nearest import nearest
 from job_steps._printable import printable
@@ -28,8 +30,10 @@ from job_steps._prompt import Left, Prompt, Surroundings, View
 MOST_SOCKETS: Final = 1000
 """Places that are looked at."""
 
+_LONGEST_PATH: Final = 4096
+"""Bytes of what is written down of where an agent listens."""
+
 _OVER: Final = {RunState.SUCCESS: "has succeeded", RunState.FAILURE: "has failed", RunState.CANCELLED: "was cancelled"}
-_WANTED: Final = {Decision.CONTINUE: Ended.CONTINUED, Decision.ABORT: Ended.ABORTED}
 
 
 class CannotAttach(JobStepsError):
@@ -69,8 +73,8 @@ def sockets_below(home: Path) -> list[str]:
     found = []
     for written in sorted(home.glob("*/run*/socket"))[:MOST_SOCKETS]:
         try:
-            found.append(written.read_text(errors="surrogateescape").strip())
-        except OSError:  # noqa: PERF203  (it has just ended)
+            found.append(os.fsdecode(read_whole(written, _LONGEST_PATH)).strip())
+        except (OSError, ValueError):  # noqa: PERF203  (it has just ended, or a job has put something else there)
             continue
     return found
 
@@ -202,7 +206,7 @@ async def _decide(job: _Known, decision: Decision) -> int:
 
 def _shown(ended: Ended, decision: Decision) -> bool:
     """Say what came of a decision, and whether it is what was wanted."""
-    is_so = ended is _WANTED[decision]
+    is_so = ended is ENDED_BY[decision]
     if not is_so:
         how = (
             "nobody had decided in time, and it went on"

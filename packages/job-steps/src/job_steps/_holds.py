@@ -41,7 +41,8 @@ class Answer(Enum):
     """The run was not held so often."""
 
 
-_ENDED: Final = {Decision.CONTINUE: Ended.CONTINUED, Decision.ABORT: Ended.ABORTED}
+ENDED_BY: Final = {Decision.CONTINUE: Ended.CONTINUED, Decision.ABORT: Ended.ABORTED}
+"""How a hold ends by a decision."""
 
 
 @frozen(kw_only=True)
@@ -95,7 +96,7 @@ class Holds:
         """Take what somebody has decided about a hold, by its number."""
         current = self.passed(now)
         if current.held is not None and current.held.number == number:
-            return current._end(_ENDED[decision], now), Answer.TAKEN  # noqa: SLF001  (of the same class)
+            return current._end(ENDED_BY[decision], now), Answer.TAKEN  # noqa: SLF001  (of the same class)
         before = current.how(number)
         if before is None:
             return current, Answer.UNKNOWN
