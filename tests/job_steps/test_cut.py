@@ -7,8 +7,7 @@ from pathlib import Path
 
 import anyio
 import pytest
-from anyio.abc import ByteStream, TaskGroup
-from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
+from anyio.abc import TaskGroup
 from attrs import define, field
 
 from job_steps._agent._running import Rules
@@ -17,6 +16,7 @@ from job_steps._call_status import CallStatus, Code
 from job_steps._grpc import Callee, CallEnded, Caller, CallReceived, ConnectionEnded, GrpcEvent, MessageReceived
 from job_steps._grpc_server import serve
 from job_steps.client import ConnectionLost, JobStatus, RunRequest, RunState, StepRunnerClient, step_runner
+from tests.job_steps.agents import MemoryStream
 
 PATIENCE = 120
 
@@ -84,29 +84,17 @@ class _Line:
 
 
 @define(eq=False)
-class _Stream(ByteStream):
-    """One end of a connection in memory."""
+class _Stream(MemoryStream):
+    """One end of a connection in memory, on such a line."""
 
     line: _Line
-    incoming: MemoryObjectReceiveStream[bytes]
-    outgoing: MemoryObjectSendStream[bytes]
 
     async def send(self, item: bytes) -> None:
         if self.line.left <= 0:
             self.outgoing.close()
             raise anyio.BrokenResourceError
         self.line.left -= 1
-        await self.outgoing.send(item)
-
-    async def receive(self, max_bytes: int = 65536) -> bytes:
-        return await self.incoming.receive()
-
-    async def send_eof(self) -> None:
-        self.outgoing.close()
-
-    async def aclose(self) -> None:
-        self.outgoing.close()
-        self.incoming.close()
+        await super().send(item)
 
 
 @define
@@ -143,8 +131,8 @@ class _Manager:
         self.connections += 1
         to_service, from_manager = anyio.create_memory_object_stream[bytes](100)
         to_manager, from_service = anyio.create_memory_object_stream[bytes](100)
-        self.tasks.start_soon(serve, _Stream(self.line, from_manager, to_manager), self.service.handlers)
-        async with step_runner(_Stream(self.line, from_service, to_service)) as client:
+        self.tasks.start_soon(serve, _Stream(from_manager, to_manager, self.line), self.service.handlers)
+        async with step_runner(_Stream(from_service, to_service, self.line)) as client:
             yield client
 
 

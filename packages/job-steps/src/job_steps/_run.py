@@ -35,7 +35,6 @@ MAX_KEPT = 400_000
 
 _LONGEST_ERROR = 4096
 """Characters of an error, which may have in it what steps have written."""
-_TOO_DEEP = f"more than {MAX_CALLS} levels of functions that call functions"
 
 LOG_LEVEL = "CI_STEPS_LOG_LEVEL"
 """The variable that tells functions how much to say."""
@@ -523,18 +522,13 @@ class Run:
             image = image_of(str(reveal(expand_text(step.container, scope))))
         except ValueError as error:
             raise StepFailed(f"`container`: {error}") from None
-        if len(self._stack) + len(self.settings.calls) >= MAX_CALLS:
-            raise StepFailed(_TOO_DEEP)
+        self._check_depth()
         inputs = {name: bounded(expand(value, scope)) for name, value in step.inputs.items()}
         env = {name: expand_text(text, scope) for name, text in step.env.items()}
         begun = evolve(frame.result.steps[-1], container=str(self._shown(str(image))), env=self._shown_texts(env))
         frame.result = evolve(frame.result, steps=(*frame.result.steps[:-1], begun))
         self._log.append(f'Running step "{step.name}" in {begun.container}')
         is_own = self._is_own(path)
-        here = tuple(
-            Caller(reference=each.result.reference or self.settings.reference, identity=each.identity)
-            for each in self._stack
-        )
         return Delegate(
             step=evolve(step, container=str(image)),
             image=image,
@@ -545,7 +539,7 @@ class Run:
             base=dict(self._own_exports if is_own else self._exports),
             env=env if is_own else {**frame.env, **env},
             is_own=is_own,
-            calls=(*self.settings.calls, *here),
+            calls=self._calls(),
             steps_before=self.settings.steps_before + self._begun,
         )
 
@@ -555,21 +549,28 @@ class Run:
         except ValueError as error:
             raise StepFailed(str(error)) from None
 
+    def _calls(self) -> tuple[Caller, ...]:
+        """The functions that are being run, the outermost first."""
+        settings = self.settings
+        here = (
+            Caller(reference=each.result.reference or settings.reference, identity=each.identity)
+            for each in self._stack
+        )
+        return (*settings.calls, *here)
+
+    def _check_depth(self) -> None:
+        if len(self._stack) + len(self.settings.calls) >= MAX_CALLS:
+            raise StepFailed(f"more than {MAX_CALLS} levels of functions that call functions")
+
     def _check_calls(self, step: Step, identity: str) -> None:
         """Refuse what calls itself without end."""
-        if len(self._stack) + len(self.settings.calls) >= MAX_CALLS:
-            raise StepFailed(_TOO_DEEP)
+        self._check_depth()
         is_static = not isinstance(step.reference, DynamicReference)
         self._check_identity(identity, str(step.reference), is_static=is_static)
 
     def _check_identity(self, identity: str, reference: str, *, is_static: bool) -> None:
         """Refuse a function that is running already; the error names those by which it would call itself."""
-        settings = self.settings
-        here = [
-            Caller(reference=each.result.reference or settings.reference, identity=each.identity)
-            for each in self._stack
-        ]
-        calls = [*settings.calls, *here]
+        calls = self._calls()
         first = next((number for number, each in enumerate(calls) if each.identity == identity), None)
         if identity and is_static and first is not None:
             names = [each.reference or "the file itself" for each in calls[first:]]
