@@ -49,6 +49,9 @@ class Life:
     """After so many steps it is told to stop, or to leave its jobs."""
 
     stop: anyio.Event = field(factory=anyio.Event)
+    leaving: anyio.Event = field(factory=anyio.Event)
+    """Is set in the turn of the event loop in which its jobs are left."""
+
     is_over: bool = False
     over: anyio.Event = field(factory=anyio.Event)
 
@@ -244,7 +247,7 @@ class Executor:
             self.world.ran[job.name] += 1
         await self.life.step()
         if self.breaks_on_leaving:
-            await self.life.stop.wait()
+            await self.life.leaving.wait()
             raise Unreachable("the line is dead")
 
     async def attach(
@@ -325,6 +328,7 @@ class Command:
 
             async def stop() -> None:
                 await life.stop.wait()
+                life.leaving.set()  # wakes who waits for it once the next line has cancelled them
                 await (batch.stop if leave_after < 0 else batch.leave)()
 
             async def run() -> None:
