@@ -24,7 +24,6 @@ from job_steps._agent._log import JobLog
 from job_steps._agent._main import main
 from job_steps._agent._running import Rules, prepare, run
 from job_steps._agent._service import Service
-from job_steps._grpc_server import serve
 from job_steps._messages import RunMessage
 from job_steps.client import CallFailed, Code, RunRequest, step_runner
 from tests.fleeting.local_agents import POLL
@@ -273,7 +272,7 @@ async def test_the_agents_rules_hold_whatever_a_manager_says(tmp_path: Path) -> 
         async with anyio.create_task_group() as tasks:
             listener = await anyio.create_unix_listener(tmp_path / "s")
             service = Service(tmp_path / "jobs", tasks, NO_SCRIPTS)
-            tasks.start_soon(listener.serve, lambda stream: serve(stream, service.handlers))
+            tasks.start_soon(listener.serve, service.serve)
             async with listener, step_runner(await anyio.connect_unix(tmp_path / "s")) as client:
                 with pytest.raises(CallFailed, match="the policy's scripts refuses the step 'a'") as failed:
                     await client.run(RunRequest(id="1", steps="- {name: a, script: echo}", work_dir=str(tmp_path)))

@@ -16,7 +16,6 @@ from job_steps._agent._holding import Holding
 from job_steps._agent._running import Rules
 from job_steps._agent._service import Service
 from job_steps._breakpoints import parse_breakpoints
-from job_steps._grpc_server import serve
 from job_steps.client import (
     CallFailed,
     Code,
@@ -97,7 +96,7 @@ async def agent(directory: Path, *policies: dict[str, object]) -> AsyncIterator[
             async def answer(stream: ByteStream) -> None:
                 nonlocal connected, left
                 connected += 1
-                await serve(stream, service.handlers)
+                await service.serve(stream)
                 connected -= 1
                 left.set()
                 left = anyio.Event()

@@ -14,7 +14,6 @@ from job_steps._agent._running import Rules
 from job_steps._agent._service import Service
 from job_steps._call_status import CallStatus, Code
 from job_steps._grpc import Callee, CallEnded, Caller, CallReceived, ConnectionEnded, GrpcEvent, MessageReceived
-from job_steps._grpc_server import serve
 from job_steps.client import ConnectionLost, JobStatus, RunRequest, RunState, StepRunnerClient, step_runner
 from tests.job_steps.agents import MemoryStream
 
@@ -131,7 +130,7 @@ class _Manager:
         self.connections += 1
         to_service, from_manager = anyio.create_memory_object_stream[bytes](100)
         to_manager, from_service = anyio.create_memory_object_stream[bytes](100)
-        self.tasks.start_soon(serve, _Stream(from_manager, to_manager, self.line), self.service.handlers)
+        self.tasks.start_soon(self.service.serve, _Stream(from_manager, to_manager, self.line))
         async with step_runner(_Stream(from_service, to_service, self.line)) as client:
             yield client
 

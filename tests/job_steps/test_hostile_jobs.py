@@ -26,7 +26,7 @@ from job_steps._agent._directory import (
 from job_steps._agent._job import KeptJob, directory_of
 from job_steps._agent._running import Rules
 from job_steps._agent._service import Service
-from job_steps._grpc_server import Presence, serve
+from job_steps._grpc_server import Presence
 from job_steps.client import CallFailed, Code, ConnectionLost, RunRequest, StepRunnerClient, step_runner
 from tests.fleeting.local_agents import POLL
 from tests.job_steps.agents import PATIENCE, MemoryStream, agent, log_of, log_until, memory_streams
@@ -47,7 +47,7 @@ async def _clients(directory: Path) -> AsyncIterator[tuple[StepRunnerClient, Ste
             clients = []
             for _ in range(2):
                 ours, theirs = memory_streams()
-                tasks.start_soon(serve, theirs, service.handlers)
+                tasks.start_soon(service.serve, theirs)
                 clients.append(await connected.enter_async_context(step_runner(ours)))
             yield clients[0], clients[1]
             await connected.aclose()
@@ -279,7 +279,7 @@ async def test_those_who_say_nothing_make_room(tmp_path: Path, monkeypatch: pyte
     async def answer(stream: ByteStream, presence: Presence) -> None:
         if is_broken:
             raise RuntimeError("of one connection")
-        await serve(stream, service.handlers, presence)
+        await service.serve(stream, presence)
 
     def connect() -> MemoryStream:
         ours, theirs = memory_streams()

@@ -131,7 +131,6 @@ async def _serve(directory: Path, rules: Rules, idle_time: float) -> int:
     from job_steps._agent._job import now
     from job_steps._agent._listening import listen, socket_path
     from job_steps._agent._service import Service
-    from job_steps._grpc_server import serve
 
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s")
     jobs = _make(directory)
@@ -165,7 +164,7 @@ async def _serve(directory: Path, rules: Rules, idle_time: float) -> int:
             listening.start_soon(partial(tidy, abandon_on_cancel=True))
             await listen(
                 path,
-                lambda stream, presence: serve(stream, service.handlers, presence),
+                service.serve,
                 connections=connections,
                 take=lock.take,
                 ready=ready,

@@ -2,8 +2,8 @@
 
 import logging
 import shutil
-from collections.abc import Mapping
-from contextlib import aclosing
+from collections.abc import Iterator, Mapping
+from contextlib import aclosing, contextmanager
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -11,10 +11,11 @@ from typing import Final
 
 import anyio
 from anyio import to_thread
-from anyio.abc import TaskGroup
+from anyio.abc import ByteStream, TaskGroup
 
 from job_steps import _messages as says
 from job_steps._agent._answering import answer, read
+from job_steps._agent._closed import Closed
 from job_steps._agent._directory import remove_set_aside
 from job_steps._agent._held_service import HeldService
 from job_steps._agent._holding import attach_command
@@ -24,7 +25,7 @@ from job_steps._agent._running import Prepared, Rules, prepare, remove_left_cont
 from job_steps._call_errors import CallFailed
 from job_steps._call_status import Code
 from job_steps._grpc import LONGEST_MESSAGE
-from job_steps._grpc_server import Handler, Respond
+from job_steps._grpc_server import Handler, Presence, Respond, serve
 from job_steps._messages import Cause, RunState
 from job_steps._protobuf import encode
 
@@ -58,6 +59,7 @@ class Service:
         self._tasks = tasks
         self._rules = rules
         self._jobs: dict[str, KeptJob] = {}
+        self._closed = Closed()
         self._starting = anyio.Lock()
         self._held = HeldService(
             lambda job: self._job(job).holding, lambda: [job.holding for job in self._jobs.values()]
@@ -81,27 +83,41 @@ class Service:
         """How many jobs have not ended."""
         return sum(not job.state.is_over for job in self._jobs.values())
 
-    @property
-    def handlers(self) -> Mapping[str, Handler]:
-        """What can be called."""
-        return {
-            says.RUN: partial(answer, says.RunMessage, self._run),
-            says.STATUS: partial(answer, says.ById, self._status),
-            says.CLOSE: partial(answer, says.ById, self._close),
-            says.GET_RESULTS: partial(answer, says.ById, self._results),
-            says.FOLLOW_LOGS: self._follow_logs,
-            says.FOLLOW_RESULTS: self._follow_results,
-            **self._held.handlers,
-        }
+    @contextmanager
+    def connected(self) -> Iterator[Mapping[str, Handler]]:
+        """What can be called through one connection, for as long as calls come through it, or are under way."""
+        connection = self._closed.connect()
+        try:
+            yield {
+                says.RUN: partial(answer, says.RunMessage, partial(self._run, connection)),
+                says.STATUS: partial(answer, says.ById, self._status),
+                says.CLOSE: partial(answer, says.ById, partial(self._close, connection)),
+                says.GET_RESULTS: partial(answer, says.ById, self._results),
+                says.FOLLOW_LOGS: self._follow_logs,
+                says.FOLLOW_RESULTS: self._follow_results,
+                **self._held.handlers,
+            }
+        finally:
+            self._closed.disconnect(connection)
 
-    async def _run(self, asked: says.RunMessage) -> says.Empty:
+    async def serve(self, stream: ByteStream, presence: Presence | None = None) -> None:
+        """Answer what comes through a stream, until it ends."""
+        with self.connected() as handlers:
+            await serve(stream, handlers, presence)
+
+    async def _run(self, connection: int, asked: says.RunMessage) -> says.Empty:
         if not 0 < len(asked.id) <= LONGEST_ID:
             raise CallFailed(Code.INVALID_ARGUMENT, f"a job has an id of 1 to {LONGEST_ID} characters")
+        closed = self._closed.last(asked.id)
         async with self._starting:
             if asked.id in self._jobs:
                 return says.Empty()
+            if self._closed.is_late(asked.id, connection):
+                raise _late(asked.id)
             await self._make_room()
             prepared = await prepare(asked, self._rules)
+            if self._closed.last(asked.id) > closed:  # while it waited, or was prepared
+                raise _late(asked.id)
             try:
                 job = KeptJob.begin(self._directory, asked.id)
             except OSError as error:
@@ -153,7 +169,9 @@ class Service:
         jobs = [self._job(asked.id)] if asked.id else self._jobs.values()
         return says.StatusesMessage(jobs=[job.status() for job in jobs])
 
-    async def _close(self, asked: says.ById) -> says.Empty:
+    async def _close(self, connection: int, asked: says.ById) -> says.Empty:
+        if 0 < len(asked.id) <= LONGEST_ID:
+            self._closed.close(asked.id, connection)
         if (job := self._jobs.get(asked.id)) is None:
             return says.Empty()
         job.scope.cancel()
@@ -197,6 +215,13 @@ class Service:
         if job := self._jobs.get(name):
             return job
         raise CallFailed(Code.NOT_FOUND, f"no job with id {name[:LONGEST_ID]!r}")
+
+
+def _late(job: str) -> CallFailed:
+    return CallFailed(
+        Code.FAILED_PRECONDITION,
+        f"the job {job!r} was closed after this was sent, or may have been; connect again to run another of that id",
+    )
 
 
 def _results(job: KeptJob) -> says.ResultsMessage:
