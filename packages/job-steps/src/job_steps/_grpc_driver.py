@@ -1,7 +1,6 @@
 """What moves bytes between a `Connection` without I/O and a stream: the same for both ends."""
 
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from typing import Final
 
 import anyio
@@ -15,6 +14,9 @@ _MOST_UNSENT: Final = 1 << 20
 
 _LAST_WORDS: Final = 1.0
 """Seconds to tell a peer why its connection ends, which is only polite."""
+
+_LAST_LOOK: Final = 1.0
+"""Seconds in which what has arrived is read, once nothing can be sent any more."""
 
 _BROKEN = (anyio.BrokenResourceError, anyio.ClosedResourceError, OSError)
 
@@ -32,6 +34,9 @@ class Driver:
     _progress: anyio.Event = field(factory=anyio.Event, init=False)
     """Set when something was sent or has arrived."""
 
+    _broken: str = field(default="", init=False)
+    """Why nothing can be sent any more."""
+
     arrivals: int = field(default=0, init=False)
     """Pieces that have arrived so far."""
 
@@ -47,8 +52,11 @@ class Driver:
     async def run(self) -> None:
         """Pass bytes on until the connection has ended, and everybody knows."""
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(self._send)
-            await self._receive()
+            with anyio.CancelScope() as receiving:
+                tasks.start_soon(self._send, receiving)
+                await self._receive()
+            for event in self.connection.ended_by_peer(self._broken):
+                self._on_event(event)
             self._moved()
             tasks.cancel_scope.deadline = anyio.current_time() + _LAST_WORDS
 
@@ -67,12 +75,13 @@ class Driver:
         except anyio.EndOfStream:
             return self.connection.ended_by_peer("the other side has closed it")
         except _BROKEN as error:
-            return self.connection.ended_by_peer(f"it broke: {error}" if str(error) else "it broke")
+            return self.connection.ended_by_peer(_broke(error))
         self.arrivals += 1
         return self.connection.receive(data)
 
-    async def _send(self) -> None:
-        with suppress(*_BROKEN):  # who reads learns of it
+    async def _send(self, receiving: anyio.CancelScope) -> None:
+        """Send what there is to send; if that fails, nobody waits for what cannot come any more."""
+        try:
             while True:
                 await self._news.wait()
                 self._news = anyio.Event()
@@ -82,8 +91,15 @@ class Driver:
                     self._progress = anyio.Event()
                 if self.connection.ended is not None:
                     return
+        except _BROKEN as error:
+            self._broken = _broke(error)
+            receiving.deadline = anyio.current_time() + _LAST_LOOK
 
     def _moved(self) -> None:
         self._news.set()
         self._progress.set()
         self._progress = anyio.Event()
+
+
+def _broke(error: Exception) -> str:
+    return f"it broke: {error}" if str(error) else "it broke"
