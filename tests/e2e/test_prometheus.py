@@ -19,15 +19,17 @@ import pytest
 from anyio import to_thread
 from attrs import define, field
 
-from fleeting import Capability, CapacityUnavailable, LoopClock, ProviderError, ScaleThrottle
+from fleeting import Capability, CapacityUnavailable, LoopClock, ProviderError, ScaleThrottle, Usage
 from fleeting.testing import DecreaseFault, FakeCloud, FakeGroup, Fault, IncreaseFault, UpdateFault
 from taskscaler import LeaseLost, Policy, Pool, Taskscaler
 from taskscaler._cost import Spending, Tariff
 from taskscaler._meter import CALLS, INSTANCES, TASKS
+from taskscaler._uses import LIMITED_BY
 from taskscaler.batch import JobChanged, JobState
 from taskscaler.dashboards import ALERTS, ROWS, alert_rules
+from taskscaler.executors import MemoryLimit, StepUse
 from taskscaler.observers._batches import OfBatches
-from taskscaler.observers._catalogue import BATCHES, COSTS, GITLABS, OURS, Described
+from taskscaler.observers._catalogue import BATCHES, COSTS, GITLABS, OURS, USES, Described
 from taskscaler.observers._costs import OfCosts
 from taskscaler.observers.metrics import Metrics, MetricsConfig
 from taskscaler_gitlab._metrics import RunnerMetrics, Standing
@@ -49,7 +51,7 @@ AT_ONCE = [
 ]
 """The same alerts, but sooner."""
 
-METRICS = (*GITLABS, *OURS, *BATCHES, *COSTS)
+METRICS = (*GITLABS, *OURS, *USES, *BATCHES, *COSTS)
 
 
 @define
@@ -167,6 +169,7 @@ class Play:
             async with anyio.create_task_group() as tasks:
                 for job in range(4):
                     tasks.start_soon(self.work, f"job-{number}-{job}")
+            self.use_up()
             self.runner.answered("POST jobs/request", 201, 0.1)
             self.runner.job_taken(5.0)
             self.runner.job_ended("script_failure", 60.0)
@@ -175,6 +178,15 @@ class Play:
         await self.scaler.reserve("reserved", timeout=60)
         await self.scaler.unreserve("reserved")
         await self.wait(lambda: not self.running)
+
+    def use_up(self) -> None:
+        """Have jobs use something, as whoever runs them says it."""
+        used = {"cpu_time": 1.5, "peak_memory": 40 << 20, "disk_written": 4096}
+        step = StepUse.read({"path": "build", "ended": "succeeded", "duration": 2.0, "disk_read": 512, **used})
+        usage = Usage(cpu_time=1.5, peak_memory=40 << 20, disk_written=4096)
+        for by in LIMITED_BY:
+            limit = MemoryLimit(size=64 << 20, by=by, reached=by == "killed")
+            self.metrics.meter.uses.ended(usage, limit=limit, steps=[step])
 
     async def wait(self, is_so: Callable[[], bool]) -> None:
         """Wait until something is so."""

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from taskscaler.batch import Attempt, Begun, Ended, JobState, Plan, Planned, Started, fold
 from taskscaler.batch._attempts import Attempts
 from taskscaler.batch._names import Names
+from tests.taskscaler.uses import MEMORY_LIMITS
 
 jobs = st.builds(Planned, name=st.text(max_size=4), retries=st.integers(0, 2))
 numbers = st.floats(0, 2e9)
@@ -25,6 +26,7 @@ attempts = st.builds(
     cpu_time=st.none() | numbers,
     peak_memory=st.none() | st.integers(0, 2**52),
     disk_written=st.none() | st.integers(0, 2**52),
+    memory_limit=st.none() | MEMORY_LIMITS,
     interrupted=st.booleans(),
 )
 

@@ -39,6 +39,7 @@ from taskscaler.batch import (
 from taskscaler.batch._events import as_line, header
 from taskscaler.core._decide import Demand, PoolDecision, Removal, Sleep, Wake
 from taskscaler.executors import JobSpec
+from tests.taskscaler.uses import MEMORY_LIMITS, STEP_USES
 
 pytestmark = pytest.mark.anyio
 
@@ -113,6 +114,8 @@ events: st.SearchStrategy[RecordedEvent] = st.one_of(
         cpu_time=st.none() | times,
         peak_memory=st.none() | counts,
         disk_written=st.none() | counts,
+        memory_limit=st.none() | MEMORY_LIMITS,
+        steps=st.lists(STEP_USES, max_size=3).map(tuple),
         preempted=st.booleans(),
         interrupted=st.booleans(),
         warnings=st.lists(names, max_size=2).map(tuple),

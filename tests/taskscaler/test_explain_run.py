@@ -13,10 +13,23 @@ from attrs import evolve
 from click.testing import CliRunner, Result
 
 from taskscaler import Decision, DecisionEvent, InstanceEvent
-from taskscaler.batch import Begun, Ended, GivenUp, JobState, Over, Planned, PoolFacts, RecordedEvent, Resumed, Started
+from taskscaler.batch import (
+    Begun,
+    Ended,
+    GivenUp,
+    JobState,
+    Over,
+    Planned,
+    PoolFacts,
+    RecordedEvent,
+    Resumed,
+    Retries,
+    Started,
+)
 from taskscaler.batch._events import as_line, header
 from taskscaler.cli import main
 from taskscaler.core._decide import Demand, PoolDecision
+from taskscaler.executors import MemoryLimit, StepUse
 from tests.golden import Golden
 from tests.strategies import EPOCH
 from tests.taskscaler.test_explain import documented
@@ -29,6 +42,8 @@ BEGUN = Begun(
     pools=POOLS,
     jobs_file="/jobs.toml",
 )
+
+TRIED_TWICE = evolve(BEGUN, jobs=(Planned(name="a", retries=Retries(failed=1)), *BEGUN.jobs[1:]))
 
 LOST = "instance i-1 was lost (the cloud no longer shows it)"
 STOCK_OUT = "backoff (none left in zone-a)"
@@ -209,6 +224,49 @@ def test_what_a_try_has_used_is_told(tmp_path: Path) -> None:
     attempts = told(directory, "--job", "a")["attempts"]
     assert isinstance(attempts, list)
     assert [attempts[0][key] for key in ("cpu_time", "peak_memory", "disk_written")] == [75.0, 3 << 20, 0]
+
+
+def test_where_the_time_of_a_job_went(pin: Pin, tmp_path: Path) -> None:
+    """Of each try its steps, those that used most by their names."""
+    steps = (
+        StepUse(path="get", ended="succeeded", duration=12.0, cpu_time=0.4, peak_memory=40 << 20, disk_read=9 << 20),
+        StepUse(path="build/cc", ended="failed", duration=45.0, cpu_time=80.0, peak_memory=256 << 20, disk_written=7),
+        StepUse(count=30, duration=3.0, cpu_time=0.1, peak_memory=30 << 20, disk_read=0, disk_written=0),
+    )
+    directory = tell(
+        tmp_path / "results",
+        Started(at=EPOCH + 1, job="a", pool="default", instance="i-1", slot=0),
+        Ended(at=EPOCH + 61, job="a", state=JobState.FAILED, why="the step build/cc exited with 2", steps=steps),
+        Started(at=EPOCH + 70, job="a", pool="default", instance="i-1", slot=0),
+        Ended(at=EPOCH + 90, job="a", state=JobState.SUCCEEDED, steps=steps[:1]),
+        Started(at=EPOCH + 95, job="b-01", pool="default", instance="i-1", slot=0),
+        Ended(at=EPOCH + 96, job="b-01", state=JobState.SUCCEEDED, steps=steps),
+        begun=TRIED_TWICE,
+    )
+    attempts = pin("interrupted: a job with steps", directory, "--job", "a")["attempts"]
+    assert isinstance(attempts, list)
+    assert [[step["path"] for step in each["steps"]] for each in attempts] == [["get", "build/cc", ""], ["get"]]
+    jobs = told(directory)["jobs"]
+    assert isinstance(jobs, list)
+    assert all("steps" not in attempt for each in jobs for attempt in each["attempts"])
+
+
+def test_what_set_the_memory_limit_of_a_job(pin: Pin, tmp_path: Path) -> None:
+    """Of each try, and that it was too low."""
+    killed = MemoryLimit(size=256 << 20, reached=True)
+    twice = MemoryLimit(size=512 << 20, by="killed", why="twice the 256 MiB at which an earlier run was killed")
+    why = "exited with 137: it needed more memory than its 256 MiB and was killed; its next run gets up to 512 MiB"
+    directory = tell(
+        tmp_path / "results",
+        Started(at=EPOCH + 1, job="a", pool="default", instance="i-1", slot=0),
+        Ended(at=EPOCH + 61, job="a", state=JobState.FAILED, why=why, peak_memory=256 << 20, memory_limit=killed),
+        Started(at=EPOCH + 70, job="a", pool="default", instance="i-1", slot=0),
+        Ended(at=EPOCH + 135, job="a", state=JobState.SUCCEEDED, peak_memory=310 << 20, memory_limit=twice),
+        begun=TRIED_TWICE,
+    )
+    attempts = pin("interrupted: a job that ran out of memory", directory, "--job", "a")["attempts"]
+    assert isinstance(attempts, list)
+    assert [each["memory_limit"]["by"] for each in attempts] == ["usual", "killed"]
 
 
 def test_a_job_may_be_named_by_its_place_or_a_pattern(finished: Path) -> None:

@@ -26,15 +26,19 @@ from fleeting import (
     ProviderError,
     SqliteJournal,
     Unreachable,
+    Usage,
 )
+from fleeting.plugins import structure
 from fleeting.runtime._outcomes import class_of
 from fleeting.testing import FakeCloud, FakeGroup, Fault, IncreaseFault, virtual_time
 from taskscaler import LeaseLost, NoCapacity, Policy, Pool, Taskscaler, config
 from taskscaler._errors import SocketRefused
+from taskscaler._histogram import Histogram
 from taskscaler._jobsfile import read_jobs_file
-from taskscaler._meter import BUCKETS, Histogram, PoolMeter
+from taskscaler._meter import BUCKETS, PoolMeter
+from taskscaler.executors import MemoryLimit, StepUse
 from taskscaler.observers import available_observers, load_observer
-from taskscaler.observers._catalogue import ALL, GITLABS, OURS
+from taskscaler.observers._catalogue import ALL, GITLABS, OURS, USES
 from taskscaler.observers._scrape import MOST_CONNECTIONS, SHARE, Answers
 from taskscaler.observers.metrics import Metrics, MetricsConfig
 from tests.taskscaler.metrics_of import read
@@ -92,10 +96,33 @@ async def test_a_scrape_has_what_the_catalogue_says() -> None:
     async with scaling(FakeCloud(), observers=[metrics]) as scaler:
         await work(scaler, "job", 1)
         found = families(metrics)
-    said = {each.name: (each.kind, set(each.labels)) for each in (*GITLABS, *OURS)}
+    said = {each.name: (each.kind, set(each.labels)) for each in (*GITLABS, *OURS, *USES)}
     assert found.keys() == said.keys()
     shown = {name: about for name, about in found.items() if about[1]}  # labels of what never happened are not seen
     assert shown == {name: said[name] for name in shown}
+
+
+def test_steps_that_are_listed_have_names_in_metrics() -> None:
+    """All others are one; of each, all ways to end are there from the beginning."""
+    metrics = Metrics(MetricsConfig(steps=("build", "test/unit")))
+    ended = {each: 0.0 for each in read(metrics) if each.startswith("taskscaler_steps_total{")}
+    assert len(ended) == 3 * 4
+    metrics.use_buckets({})
+    steps = [StepUse(path=path, ended="failed", cpu_time=2.0) for path in ("build/cc", "test", "test/unit")]
+    metrics.meter.uses.ended(Usage(), steps=steps, limit=MemoryLimit(size=32 << 20, by="killed", reached=True))
+    found = read(metrics)
+    names = ("build", "other", "test/unit")
+    assert [found[f'taskscaler_step_cpu_seconds_total{{step="{name}"}}'] for name in names] == [2.0, 2.0, 2.0]
+    assert [found[f'taskscaler_steps_total{{state="failed",step="{name}"}}'] for name in names] == [1.0, 1.0, 1.0]
+    assert found['taskscaler_job_memory_limit_bytes_sum{by="killed"}'] == 32 << 20
+    assert found["taskscaler_memory_kills_total"] == 1.0
+
+
+@pytest.mark.parametrize("steps", [["a b"], ["a/"], [""], ["other"], ["a"] * 51, ["x" * 257], "build"])
+def test_steps_that_cannot_be_are_told(steps: object) -> None:
+    """When the file is read."""
+    with pytest.raises(ConfigError, match=r"steps"):
+        structure({"steps": steps}, MetricsConfig)
 
 
 async def test_leases_and_reservations_are_counted() -> None:

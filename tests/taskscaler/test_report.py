@@ -13,11 +13,12 @@ from rich.console import Console
 
 from taskscaler._errors import ResultsInTheWay
 from taskscaler._recorded_run import read_run
-from taskscaler.batch import Begun, JobState, RecordedEvent, Results, read_events
+from taskscaler.batch import Begun, Ended, JobState, Plan, Planned, RecordedEvent, Results, Started, read_events
 from taskscaler.batch._events import as_line, header
 from taskscaler.cli import main
 from taskscaler.cli._run import new_results
 from taskscaler.cli._timeline import print_figures
+from taskscaler.executors import StepUse
 from taskscaler.report import Figures, Spread, figure_out, lay_out
 from tests.taskscaler.recorded import POOL, START, begun, instance, run
 
@@ -159,6 +160,7 @@ def figures(**changed: object) -> Figures:
         "cpu_time": None,
         "peak_memory": None,
         "disk_written": None,
+        "steps": (),
         "price_per_hour": 0.12,
         "priced": None,
         "currency": "",
@@ -195,11 +197,38 @@ def test_the_table_reads_well() -> None:
     print_figures(Console(file=output, width=100), known, None)
     assert "cost       0.25 EUR, 0.0071 a job that succeeded\n" in output.getvalue()
     assert "used       1h23m of CPU, 3 GiB of memory at most, 5 MiB written\n" in output.getvalue()
+    steps = (StepUse(path="build", count=36, duration=300.0), StepUse(count=70, duration=100.0, cpu_time=5.0))
+    output = io.StringIO()
+    print_figures(Console(file=output, width=100), figures(steps=steps), None)
+    assert output.getvalue().splitlines()[4:7] == [
+        "steps      106 in all: 6m40s, 5s of CPU",
+        "           build (36 times): 5m (75%)",
+        "           70 others: 1m40s (25%), 5s of CPU (100%)",
+    ]
     output = io.StringIO()
     nothing = figures(waited=None, ran=None, booted=None, utilisation=None, instance_time=0.0, price_per_hour=None)
     print_figures(Console(file=output, width=100), nothing, None)
     assert "waited" not in output.getvalue()
     assert "cost" not in output.getvalue()
+
+
+def test_steps_of_one_name_are_one_in_a_report() -> None:
+    """Of all jobs and tries; with all that they used, and the most memory of any."""
+    step = StepUse(path="build", ended="succeeded", duration=5.0, peak_memory=1)
+    happened: list[RecordedEvent] = [
+        evolve(begun(), jobs=Plan([Planned(name="a", retries=1), Planned(name="b", retries=0)]))
+    ]
+    for at, (job, state) in enumerate([("a", JobState.LOST), ("a", JobState.SUCCEEDED), ("b", JobState.SUCCEEDED)]):
+        happened.append(Started(at=START + 10 * at, job=job, pool="default", instance="i-1", slot=0))
+        used = (evolve(step, peak_memory=at), StepUse(path=f"only in {job}", duration=1.0))
+        happened.append(Ended(at=START + 10 * at + 9, job=job, state=state, steps=used))
+    recorded_run = run(*happened)
+    found = figure_out(recorded_run, lay_out(recorded_run)).steps
+    assert [(each.path, each.count, each.duration, each.peak_memory) for each in found] == [
+        ("build", 3, 15.0, 2),
+        ("only in a", 2, 2.0, None),
+        ("only in b", 1, 1.0, None),
+    ]
 
 
 def test_the_prices_of_pools_make_a_report(tmp_path: Path) -> None:

@@ -5,11 +5,10 @@ microsecond; all else is counted with what happens to instances and at clouds, w
 are GitLab's where it has them.
 """
 
-from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
-from math import inf, isfinite
+from math import isfinite
 from typing import Final, NamedTuple, Protocol, runtime_checkable
 
 from attrs import Factory, define, frozen
@@ -17,6 +16,8 @@ from attrs import Factory, define, frozen
 from fleeting import NoticeKind
 from fleeting.core import Instance, Plan, Stage, Start, Step, messages
 from fleeting.events import Loss
+from taskscaler._histogram import Histogram
+from taskscaler._use_meter import UseMeter
 from taskscaler.core._decide import OVER_ALL, Decision
 from taskscaler.core._slots import Capacity
 
@@ -61,27 +62,6 @@ def usable_bounds(bounds: Sequence[float]) -> tuple[float, ...]:
     found = sorted({float(each) for each in bounds if isfinite(each) and each > 0})
     few = min(len(found), MOST_BUCKETS)
     return tuple(found[(at + 1) * len(found) // few - 1] for at in range(few))
-
-
-class Histogram:
-    """How often a value fell into which bucket."""
-
-    __slots__ = ("bounds", "counts", "total")
-
-    def __init__(self, bounds: Sequence[float]) -> None:
-        """Start empty.
-
-        Args:
-            bounds: Upper bounds of the buckets, ascending; one without a bound is added.
-        """
-        self.bounds = (*bounds, inf)
-        self.counts = [0] * len(self.bounds)
-        self.total = 0.0
-
-    def observe(self, value: float) -> None:
-        """Count a value."""
-        self.counts[bisect_left(self.bounds, value)] += 1
-        self.total += value
 
 
 _CALLS: Final[Mapping[type, tuple[str, str]]] = {
@@ -217,12 +197,16 @@ class PoolMeter:
 class Meter:
     """What happened so far. Its numbers only ever grow."""
 
-    def __init__(self, buckets: Mapping[str, Sequence[float]] | None = None) -> None:
+    def __init__(self, buckets: Mapping[str, Sequence[float]] | None = None, steps: Sequence[str] = ()) -> None:
         """Start at nought.
 
         Args:
             buckets: Upper bounds in seconds for some of `BUCKETS`, in place of those there.
+            steps: As for `UseMeter`.
         """
+        self.uses = UseMeter(steps)
+        """What jobs used: whoever runs them says so."""
+
         self.histograms = {name: Histogram((buckets or {}).get(name) or usual) for name, usual in BUCKETS.items()}
         self.at_once = 0
         """Slots that were handed over without a wait, since `settle`: apart, as `released`, because nearly all are."""

@@ -26,6 +26,7 @@ from taskscaler._observe import DecisionEvent, InstanceEvent, LeaseEvent, Observ
 from taskscaler._standing import figures_of
 from taskscaler._tracer import Traced, Tracer
 from taskscaler._types import Policy, Pool
+from taskscaler._use_meter import UseMeter
 from taskscaler.core._idling import IDLING_RECORDS
 from taskscaler.core._mediator import AllRemoved, Core, InstanceLost
 from taskscaler.core._slots import (
@@ -187,6 +188,11 @@ class Taskscaler:
     def tracer(self) -> Tracer | None:
         """Where what happens to jobs is noted; None: nobody follows them."""
         return None if self._follower is None else self._follower.tracer
+
+    @property
+    def use_meter(self) -> UseMeter | None:
+        """Where whoever runs jobs says what they used; None: nobody looks."""
+        return None if self._meter is None else self._meter.uses
 
     # --- slots -------------------------------------------------------------------------------------------
 

@@ -12,6 +12,7 @@ from typing import Any, Generic, TypeVar
 from attrs import fields, frozen
 
 from fleeting import PlanConfig
+from taskscaler._uses import MemoryLimit
 from taskscaler.batch._job_state import JobState
 
 UNNAMED = frozenset({"", PlanConfig().name})
@@ -57,6 +58,9 @@ class Attempt:
 
     disk_written: int | None = None
     """Bytes that it has sent towards a disk; None: likewise."""
+
+    memory_limit: MemoryLimit | None = None
+    """How much memory it might have; None: there was no limit, or its executor does not know."""
 
     interrupted: bool = False
     """Whether it is lost because the manager was stopped: nothing that a job has only so many tries for."""

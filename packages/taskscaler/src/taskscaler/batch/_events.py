@@ -27,6 +27,7 @@ from attrs import asdict, field, fields_dict, frozen
 from taskscaler._cost import Tariff
 from taskscaler._errors import RecordUnreadable
 from taskscaler._observe import DecisionEvent, InstanceEvent, event_as_data, read_decision
+from taskscaler._uses import MemoryLimit, StepUse
 from taskscaler.batch._job import Job, planned
 from taskscaler.batch._job_state import JobState
 from taskscaler.batch._plan import Plan, Planned, plan_of
@@ -239,6 +240,12 @@ class Ended:
     disk_written: int | None = None
     """Bytes that it has sent towards a disk; None if that is not known."""
 
+    memory_limit: MemoryLimit | None = None
+    """How much memory it might have; None if there was no limit, or if that is not known."""
+
+    steps: tuple[StepUse, ...] = ()
+    """What its steps used, those that used most one by one; empty if it had none, or if that is not known."""
+
     preempted: bool = False
     """Whether the cloud had announced to take the instance away."""
 
@@ -431,8 +438,23 @@ def _pools(pools: Sequence[Mapping[str, Any]]) -> tuple[PoolFacts, ...]:
     return tuple(PoolFacts(**{name: value for name, value in pool.items() if name in names}) for pool in pools)
 
 
-def _ended(*, at: float, state: str, warnings: Sequence[str] = (), **others: Any) -> Ended:  # noqa: ANN401  (JSON)
-    return Ended(at=float(at), state=JobState(state), warnings=tuple(warnings), **others)
+def _ended(
+    *,
+    at: float,
+    state: str,
+    warnings: Sequence[str] = (),
+    memory_limit: Mapping[str, Any] | None = None,
+    steps: Sequence[Mapping[str, Any]] = (),
+    **others: Any,  # noqa: ANN401  (JSON)
+) -> Ended:
+    return Ended(
+        at=float(at),
+        state=JobState(state),
+        warnings=tuple(warnings),
+        memory_limit=MemoryLimit.read(memory_limit),
+        steps=tuple(map(StepUse.read, steps)),
+        **others,
+    )
 
 
 def _given_up(*, at: float, jobs: Sequence[str], state: str, why: str) -> GivenUp:

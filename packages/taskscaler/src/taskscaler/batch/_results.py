@@ -12,7 +12,7 @@ from math import inf
 from operator import itemgetter
 from pathlib import Path
 
-from attrs import define, frozen
+from attrs import asdict, define, frozen
 
 from fleeting.plugins import make_private, open_private
 from taskscaler._errors import ResultsInTheWay
@@ -264,6 +264,7 @@ def _attempt(attempt: Attempt, most: int | None) -> Mapping[str, object]:
         "cpu_time": None if attempt.cpu_time is None else round(attempt.cpu_time, 3),
         "peak_memory": attempt.peak_memory,
         "disk_written": attempt.disk_written,
+        "memory_limit": None if attempt.memory_limit is None else asdict(attempt.memory_limit),
         "interrupted": attempt.interrupted,
         "preempted": attempt.preempted,
         "started": iso(attempt.started),

@@ -19,6 +19,7 @@ from fleeting.config import path_like
 from fleeting.events import LossKind
 from fleeting.plugins import format_duration, span
 from taskscaler._errors import LeaseLost, NoCapacity, NotDetached
+from taskscaler._use_meter import UseMeter
 from taskscaler._wording import MOST_NAMED, counted, enumerated
 from taskscaler.batch._arguments import check_batch
 from taskscaler.batch._event_log import EventLog
@@ -184,6 +185,7 @@ class Batch:
         fail_fast: int | None = None,
         most_waiting: int | None = None,
         following: Following | None = None,
+        use_meter: UseMeter | None = None,
     ) -> None:
         """Prepare a batch; nothing starts before `run`.
 
@@ -205,6 +207,7 @@ class Batch:
             most_waiting: Jobs that wait at the scaler at once; the next ones follow as these are given slots. None: as
                 many as one scaler has to do with at once, `MOST_WAITING`.
             following: How its jobs are followed as traces. None: by the scaler's tracer, if it has one.
+            use_meter: Counts what they use. None: the scaler's does, if it has one.
 
         Raises:
             TypeError, ValueError: As `check_batch`.
@@ -214,7 +217,16 @@ class Batch:
         self.results = events.results
         self._events = events
         self._history = History(self.state, events, observer, self._changes)
-        self._tries = Tries(self._history, self.results, executors, clock, log_internal_ip, log_external_ip)
+        meter = use_meter or getattr(scaler, "use_meter", None)
+        self._tries = Tries(
+            self._history,
+            self.results,
+            executors,
+            clock,
+            log_internal_ip,
+            log_external_ip,
+            meter if isinstance(meter, UseMeter) else None,
+        )
         self._jobs = jobs
         self._front = self._front_of(self.state)
         self._under_way: set[int] = set()

@@ -294,6 +294,7 @@ class BatchState:
             cpu_time=event.cpu_time,
             peak_memory=event.peak_memory,
             disk_written=event.disk_written,
+            memory_limit=event.memory_limit,
             preempted=event.preempted,
             interrupted=event.interrupted,
         )

@@ -15,6 +15,8 @@ from attrs import define, evolve, field
 from fleeting import Clock, ConnectError, ConnectInfo, Unreachable, Unsupported
 from fleeting.errors import CommandLost, NameUnknown, SystemRefused
 from fleeting.plugins import one_line
+from taskscaler._use_meter import UseMeter
+from taskscaler._uses import dearest, possible_steps, possible_usage
 from taskscaler.batch._addresses import Addresses
 from taskscaler.batch._events import Ended, GivenUp, Joined, Started
 from taskscaler.batch._followed import traced
@@ -76,6 +78,9 @@ class Tries:
     _clock: Clock
     _log_internal_ip: bool
     _log_external_ip: bool
+    _uses: UseMeter | None = None
+    """Counts what they use; None: nobody looks."""
+
     stopped: str = field(default="", init=False)
     """Why tries that are lost from now on were ended by us; empty: they were not."""
 
@@ -262,7 +267,12 @@ class Tries:
                 job, f"what became of it on instance {last.instance} is unknown ({_said(error)})", ran_on=ran_on
             )
         else:
-            await self._end(_ended(job, result, now=self._clock.now()))
+            now = self._clock.now()
+            if isinstance(result, JobOutcome):
+                result = _possible(result, now - record.attempts[-1].started)
+            await self._end(_ended(job, result, now=now))
+            if self._uses is not None and isinstance(result, JobOutcome):
+                self._uses.ended(result.usage, limit=result.memory_limit, steps=result.steps)
             self._durations.learn(self._group_of(job), record.attempts[-1].duration)
             await output.remark(*record.warnings, record.why)
 
@@ -329,6 +339,12 @@ class Tries:
             self._history.put(Ended(at=event.at, job=event.job, state=JobState.CANCELLED, why=why))
 
 
+def _possible(outcome: JobOutcome, seconds: float) -> JobOutcome:
+    """Leave out what no job can have used that took so long."""
+    steps = possible_steps(outcome.steps, seconds)
+    return evolve(outcome.with_usage(possible_usage(outcome.usage, seconds)), steps=steps)
+
+
 def _ended(job: Job, result: JobOutcome | str, *, now: float) -> Ended:
     """How a try ended: with what came of it, or why it could not be run."""
     if isinstance(result, str):
@@ -342,6 +358,8 @@ def _ended(job: Job, result: JobOutcome | str, *, now: float) -> Ended:
         cpu_time=result.cpu_time,
         peak_memory=result.peak_memory,
         disk_written=result.disk_written,
+        memory_limit=result.memory_limit,
+        steps=dearest(result.steps),
         warnings=tuple(result.warnings),
     )
 

@@ -14,6 +14,7 @@ from fleeting.cli import EXPECTED, FAILED, SUCCEEDED, WRONG, report_errors
 from fleeting.plugins import span, write_whole
 from taskscaler._errors import NotRecorded, PicturesMissing, TaskscalerError
 from taskscaler._recorded_run import RecordedRun, read_run
+from taskscaler._uses import in_words
 from taskscaler._wording import counted, used_in_words
 from taskscaler.batch import Begun, JobState, Results
 from taskscaler.cli._for_ci import ForCI
@@ -128,11 +129,17 @@ def _sums(figures: Figures) -> Iterator[tuple[str, str]]:
         yield "in use", f"{ready} of the ready slots; {overall} with boot and removal"
     if used := used_in_words(figures.cpu_time, figures.peak_memory, figures.disk_written):
         yield "used", used
+    yield from (("steps" if first else "", line) for first, line in _marked(in_words(figures.steps)))
     yield "paid for", f"{amount(figures.instance_hours)} instance-hours{_shares(figures)}"
     if figures.cost is not None:
         each = "" if figures.cost_per_job is None else f", {amount(figures.cost_per_job)} a job that succeeded"
         price = figures.currency if figures.price_per_hour is None else f"at {figures.price_per_hour:g} an hour"
         yield "cost", f"{amount(figures.cost)} {price}".strip() + each
+
+
+def _marked(lines: Iterable[str]) -> Iterator[tuple[bool, str]]:
+    """Say which is the first."""
+    yield from ((number == 0, line) for number, line in enumerate(lines))
 
 
 def _shares(figures: Figures) -> str:
@@ -175,6 +182,7 @@ def figures_as_json(figures: Figures, timeline: Path | None) -> Mapping[str, obj
         "cpu_time": figures.cpu_time,
         "peak_memory": figures.peak_memory,
         "disk_written": figures.disk_written,
+        "steps": [*map(asdict, figures.steps)],
         "price_per_hour": figures.price_per_hour,
         "cost": figures.cost,
         "currency": figures.currency,

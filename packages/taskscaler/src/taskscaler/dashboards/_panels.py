@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Final, Literal, NamedTuple
 
-Unit = Literal["short", "s", "ops", "percentunit", "h"]
+Unit = Literal["short", "s", "ops", "percentunit", "h", "bytes", "Bps"]
 
 
 class Query(NamedTuple):
@@ -176,6 +176,48 @@ ROWS: Final[Sequence[Row]] = (
                 "Do jobs reach their instances?",
                 "ops",
                 [Query(_rate("taskscaler_dials_total", "outcome"), "{{outcome}}")],
+            ),
+        ),
+    ),
+    Row(
+        "What do jobs use?",
+        (
+            Panel(
+                "CPUs in use by steps",
+                "How many CPUs do steps keep busy, and which? Those that are not listed in `steps` are other.",
+                "short",
+                [Query(_rate("taskscaler_step_cpu_seconds_total", "step"), "{{step}}")],
+                stacked=True,
+            ),
+            Panel(
+                "Memory of jobs",
+                "How much memory do jobs need, and how much may they have? Far apart: see tailor_memory.",
+                "bytes",
+                [
+                    Query(q.expression, f"{what}, {q.legend}")
+                    for what, name in (("needed", "peak_memory"), ("limit", "memory_limit"))
+                    for q in _quantiles(f"taskscaler_job_{name}_bytes")
+                ],
+            ),
+            Panel(
+                "What sets memory limits",
+                "Where do the limits of jobs in containers come from, and how many jobs are killed by them?",
+                "short",
+                [
+                    Query(_rate("taskscaler_job_memory_limit_bytes_count", "by", per="increase"), "{{by}}"),
+                    Query(
+                        'sum (increase(taskscaler_memory_kills_total{job=~"$job"}[$__rate_interval]))', "ran out of it"
+                    ),
+                ],
+            ),
+            Panel(
+                "Disks of steps",
+                "Which steps read from disks, and write to them?",
+                "Bps",
+                [
+                    Query(_rate(f"taskscaler_step_{what}_bytes_total", "step"), f"{what}: {{{{step}}}}")
+                    for what in ("read", "written")
+                ],
             ),
         ),
     ),

@@ -5,13 +5,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import zip_longest
 from operator import itemgetter
 
-from attrs import frozen
+from attrs import asdict, frozen
 
-from fleeting.plugins import span
+from fleeting.plugins import in_units, span
 from taskscaler._observe import GONE, DecisionEvent
 from taskscaler._recorded_run import Progress, RecordedInstance, RecordedRun
+from taskscaler._uses import MemoryLimit, StepUse, in_words
 from taskscaler._wording import counted, enumerated, iso, used_in_words
-from taskscaler.batch import Attempt, JobRecord, JobState, Resumed
+from taskscaler.batch import Attempt, Ended, JobRecord, JobState, Resumed, Started
 from taskscaler.batch._graph import lacking
 from taskscaler.core._decide import Decision
 from taskscaler.diagnose._answer import Answer, Row
@@ -329,8 +330,12 @@ class JobExplanation(RunAnswer):
             yield "waited", f"{span(self.job.attempts[0].started - self.run.started)} for its first slot"
         elif not self.job.state.final:
             yield "waits", f"for {span(self._until - self.run.started)} so far"
+        used = self.steps
         for number, attempt in enumerate(self.job.attempts, 1):
             yield f"try {number}", self._on_try(attempt)
+            if attempt.memory_limit is not None:
+                yield "memory limit", _limit_in_words(attempt.memory_limit)
+            yield from (("steps", line) for line in in_words(used.get(number, ())))
         if self.job.state is JobState.QUEUED and not self._rests:
             yield from self._why_waiting()
         yield "next", self.next
@@ -338,9 +343,21 @@ class JobExplanation(RunAnswer):
     def data(self) -> Mapping[str, object]:
         """See `Answer.data`."""
         return {
-            **_job_dict(self.job),
+            **_job_dict(self.job, self.steps),
             "next": self.next,
         }
+
+    @property
+    def steps(self) -> Mapping[int, Sequence[StepUse]]:
+        """What the steps of each try used, by its number from 1; of those of which that is known."""
+        number, found = 0, dict[int, Sequence[StepUse]]()
+        for event in self.run.events:
+            match event:
+                case Started(job=self.job.name):
+                    number += 1
+                case Ended(job=self.job.name, steps=steps) if steps:
+                    found[number] = steps
+        return found
 
     @property
     def _until(self) -> float:
@@ -472,7 +489,12 @@ def explain_instance_of(run: RecordedRun, name: str, at: float) -> InstanceOfRun
     return InstanceOfRun(run=run, instance=run.instance(name), at=at)
 
 
-def _job_dict(job: JobRecord) -> dict[str, object]:
+def _limit_in_words(limit: MemoryLimit) -> str:
+    return f"{in_units(limit.size)}{f', {limit.why}' if limit.why else ''}{'; it needed more' if limit.reached else ''}"
+
+
+def _job_dict(job: JobRecord, steps: Mapping[int, Sequence[StepUse]] | None = None) -> dict[str, object]:
+    """Describe a job, with what its steps used if that was looked up."""
     return {
         "name": job.name,
         "state": job.state.value,
@@ -491,10 +513,12 @@ def _job_dict(job: JobRecord) -> dict[str, object]:
                 "cpu_time": each.cpu_time,
                 "peak_memory": each.peak_memory,
                 "disk_written": each.disk_written,
+                "memory_limit": None if each.memory_limit is None else asdict(each.memory_limit),
+                **({} if steps is None else {"steps": [*map(asdict, steps.get(number, ()))]}),
                 "started": iso(each.started),
                 "ended": None if each.ended is None else iso(each.ended),
             }
-            for each in job.attempts
+            for number, each in enumerate(job.attempts, 1)
         ],
     }
 

@@ -11,6 +11,7 @@ whose module has a hook::
 """
 
 from taskscaler._tracer import enter_phase
+from taskscaler._uses import MemoryLimit, StepUse
 from taskscaler.executors._hooks import available_executors, find_executor, hookimpl, load_executor
 from taskscaler.executors._protocol import (
     Executor,
@@ -33,9 +34,11 @@ __all__ = [
     "JobOutcome",
     "JobSpec",
     "Leased",
+    "MemoryLimit",
     "Reattaches",
     "StandsForScript",
     "StartsAttached",
+    "StepUse",
     "Verdict",
     "available_executors",
     "check_job_name",

@@ -16,6 +16,7 @@ from fleeting import Connection, Duration, Usage
 from fleeting.config import in_words, quoted
 from fleeting.connectors import Sink
 from fleeting.plugins import has_surrogates, one_line
+from taskscaler._uses import MemoryLimit, StepUse
 
 LONGEST_NAME = 128
 """Characters of a job's name."""
@@ -94,6 +95,10 @@ class JobSpec:
         return changed
 
 
+def _all_of(steps: Iterable[StepUse]) -> tuple[StepUse, ...]:
+    return tuple(steps)
+
+
 MOST_WARNINGS = 20
 """Of one job; that there are more is the last of them then."""
 
@@ -136,6 +141,12 @@ class JobOutcome:
 
     disk_written: int | None = None
     """Bytes that it has sent towards a disk; None: not known."""
+
+    memory_limit: MemoryLimit | None = None
+    """How much memory it might have; None: as much as there was, or not known."""
+
+    steps: tuple[StepUse, ...] = field(default=(), converter=_all_of)
+    """What each of its steps has used that ran something itself, in their order; empty: that is not known."""
 
     @property
     def usage(self) -> Usage:

@@ -41,8 +41,8 @@ def _counter(name: str, question: str, *labels: str) -> Described:
     return Described(f"{name}_total", "counter", labels, question)
 
 
-def _histogram(name: str, question: str, *labels: str) -> Described:
-    return Described(f"{name}_seconds", "histogram", labels, question)
+def _histogram(name: str, question: str, *labels: str, unit: str = "seconds") -> Described:
+    return Described(f"{name}_{unit}", "histogram", labels, question)
 
 
 _PROVISIONER: Final = "fleeting_provisioner"
@@ -118,6 +118,21 @@ OURS: Final = (
 )
 """What GitLab has no name for."""
 
+USES: Final = (
+    _counter(f"{_OURS}_job_cpu_seconds", "How much CPU time have jobs used?"),
+    _counter(f"{_OURS}_job_written_bytes", "How much have jobs written to disks?"),
+    _histogram(f"{_OURS}_job_peak_memory", "How much memory do jobs need?", unit="bytes"),
+    _histogram(f"{_OURS}_job_memory_limit", "How much memory may jobs have, and what sets that?", "by", unit="bytes"),
+    _counter(f"{_OURS}_memory_kills", "How many jobs, or processes of theirs, were killed for lack of memory?"),
+    _counter(f"{_OURS}_steps", "How many steps of jobs ended, and how?", "step", "state"),
+    _counter(f"{_OURS}_step_seconds", "How long did steps take, all together?", "step"),
+    _counter(f"{_OURS}_step_cpu_seconds", "How much CPU time have steps used?", "step"),
+    _histogram(f"{_OURS}_step_peak_memory", "How much memory do steps need?", "step", unit="bytes"),
+    _counter(f"{_OURS}_step_read_bytes", "How much have steps read from disks?", "step"),
+    _counter(f"{_OURS}_step_written_bytes", "How much have steps written to disks?", "step"),
+)
+"""Of what jobs have used, and their steps, as far as that is known: of batches, and of GitLab's jobs."""
+
 BATCHES: Final = (
     _gauge(f"{_OURS}_jobs", "How many jobs of batches that are not over are in which state?", "state"),
     _counter(f"{_OURS}_job_outcomes", "How many jobs of batches ended, and how?", "state"),
@@ -130,5 +145,5 @@ COSTS: Final = (
 )
 """Of `taskscaler run` and of daemons, whose files have the prices."""
 
-ALL: Final[Mapping[str, Described]] = {each.name: each for each in (*GITLABS, *OURS, *BATCHES, *COSTS)}
+ALL: Final[Mapping[str, Described]] = {each.name: each for each in (*GITLABS, *OURS, *USES, *BATCHES, *COSTS)}
 """All of them, by name."""

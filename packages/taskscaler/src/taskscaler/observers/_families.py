@@ -9,7 +9,9 @@ from typing import Any, TypeAlias
 from attrs import define
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
-from taskscaler._meter import LIMITS, Figures, Histogram, Meter, PoolFigures
+from taskscaler._histogram import Histogram
+from taskscaler._meter import LIMITS, Figures, Meter, PoolFigures
+from taskscaler._use_meter import UseMeter
 from taskscaler.observers._catalogue import ALL, Described
 
 Values: TypeAlias = Mapping[Any, float]
@@ -90,6 +92,26 @@ def of_meter(make: Families, meter: Meter, now: float | None) -> Iterator[Metric
         removals = {name: max(0.0, now - next(iter(pool.removals.values()), now)) for name, pool in pools}
         yield some("taskscaler_oldest_deletion_seconds", removals)
     yield some("taskscaler_build_info", {version("taskscaler"): 1})
+
+
+def of_uses(make: Families, uses: UseMeter) -> Iterator[Metric]:
+    """Make what jobs and their steps have used."""
+    yield make.one("taskscaler_job_cpu_seconds_total", uses.cpu_seconds)
+    yield make.one("taskscaler_job_written_bytes_total", uses.written)
+    yield make.histogram("taskscaler_job_peak_memory_bytes", uses.peaks)
+    yield make.histograms("taskscaler_job_memory_limit_bytes", _by_one(uses.limits))
+    yield make.one("taskscaler_memory_kills_total", uses.kills)
+    yield make.some("taskscaler_steps_total", uses.steps)
+    yield make.some("taskscaler_step_seconds_total", uses.step_seconds)
+    yield make.some("taskscaler_step_cpu_seconds_total", uses.step_cpu_seconds)
+    yield make.histograms("taskscaler_step_peak_memory_bytes", _by_one(uses.step_peaks))
+    yield make.some("taskscaler_step_read_bytes_total", uses.step_read)
+    yield make.some("taskscaler_step_written_bytes_total", uses.step_written)
+
+
+def _by_one(found: Mapping[str, Histogram]) -> Mapping[tuple[str, ...], Histogram]:
+    """Of one label."""
+    return {(value,): each for value, each in found.items()}
 
 
 def of_figures(make: Families, figures: Figures) -> Iterator[Metric]:

@@ -17,7 +17,9 @@ from attrs import Attribute, evolve, field, frozen
 from fleeting.plugins import place_to_listen
 from taskscaler._meter import BUCKETS, Figures, Meter, check_bounds
 from taskscaler._observe import ScalerEvent
-from taskscaler.observers._catalogue import ALL, GITLABS, OURS
+from taskscaler._use_meter import MOST_NAMED, OTHER
+from taskscaler._uses import LONGEST_PATH
+from taskscaler.observers._catalogue import ALL, GITLABS, OURS, USES
 from taskscaler.observers._hooks import ObserverPlugin, hookimpl
 
 try:
@@ -25,13 +27,14 @@ try:
     from prometheus_client.core import Metric
     from prometheus_client.registry import Collector
 
-    from taskscaler.observers._families import Families, of_figures, of_meter
+    from taskscaler.observers._families import Families, of_figures, of_meter, of_uses
     from taskscaler.observers._scrape import scraped
 except ModuleNotFoundError as error:
     raise ModuleNotFoundError(f"{error}: pip install 'taskscaler[metrics]'") from error
 
 MOST_LABELS: Final = 20
 _LABEL = re.compile("(?!__)[A-Za-z_][A-Za-z0-9_]*")
+_STEP = re.compile(r"\w+(/\w+)*", re.ASCII)
 _TAKEN: Final = frozenset({label for each in ALL.values() for label in each.labels}) | {"le", "instance", "job"}
 """Labels that metrics or Prometheus itself have."""
 
@@ -65,6 +68,14 @@ def _check_buckets(_: object, __: object, value: Mapping[str, tuple[float, ...]]
         check_bounds(bounds)
 
 
+def _check_steps(_: object, __: object, value: tuple[str, ...]) -> None:
+    if len(value) > MOST_NAMED:
+        raise ValueError(f"at most {MOST_NAMED} steps")
+    for name in value:
+        if not _STEP.fullmatch(name) or len(name) > LONGEST_PATH or name == OTHER:
+            raise ValueError('names of steps, such as "build" or "build/compile"', name)
+
+
 @frozen(kw_only=True)
 class MetricsConfig:
     """``[autoscaler.observers.metrics]``."""
@@ -78,6 +89,10 @@ class MetricsConfig:
     buckets: dict[str, tuple[float, ...]] = field(factory=dict, validator=_check_buckets)
     """Upper bounds in seconds of the buckets of a histogram, by its name without prefix and ``_seconds``."""
 
+    steps: tuple[str, ...] = field(default=(), validator=_check_steps)
+    """Steps of jobs that are counted by themselves, by their names, or the names that lead to them, with slashes
+    between: those are values of the label ``step``, and all other steps are ``other``."""
+
 
 class _OfScaler(Collector):
     """What the client library asks at each scrape."""
@@ -86,11 +101,12 @@ class _OfScaler(Collector):
         self._metrics = metrics
 
     def describe(self) -> Iterable[Metric]:
-        return self._metrics.families.empty((*GITLABS, *OURS))
+        return self._metrics.families.empty((*GITLABS, *OURS, *USES))
 
     def collect(self) -> Iterable[Metric]:
         metrics, figures = self._metrics, self._metrics.look()
         yield from of_meter(metrics.families, metrics.meter, None if figures is None else figures.at)
+        yield from of_uses(metrics.families, metrics.meter.uses)
         if figures is not None:
             yield from of_figures(metrics.families, figures)
 
@@ -112,7 +128,7 @@ class Metrics:
         """What is scraped; a program may add its own."""
 
         self.families = Families(self.config.labels)
-        self.meter = Meter(self.config.buckets)
+        self.meter = Meter(self.config.buckets, self.config.steps)
         self.url = ""
         """Where the metrics are, once somebody listens there."""
 
@@ -136,7 +152,7 @@ class Metrics:
 
     def use_buckets(self, usual: Mapping[str, tuple[float, ...]]) -> None:
         """Take other bounds for the histograms that the settings say nothing of; before the scaler is made."""
-        self.meter = Meter({**usual, **self.config.buckets})
+        self.meter = Meter({**usual, **self.config.buckets}, self.config.steps)
 
     def attach(self, look: Callable[[], Figures | None]) -> None:
         """See `Metered`."""

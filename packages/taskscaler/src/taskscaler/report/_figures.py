@@ -1,7 +1,7 @@
 """What a run comes to in figures: waiting, running, use of what there was, and what it cost. Pure."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import ceil
 from statistics import median
 from typing import Self, TypeVar
@@ -10,7 +10,8 @@ from attrs import frozen
 
 from taskscaler._cost import Tariff, cost_of_runs
 from taskscaler._recorded_run import RecordedRun
-from taskscaler.batch import Begun, JobState, RecordedEvent, Resumed
+from taskscaler._uses import StepUse, by_path, dearest
+from taskscaler.batch import Begun, Ended, JobState, RecordedEvent, Resumed
 from taskscaler.report._timeline import Phase, Timeline
 
 HOUR = 3600.0
@@ -113,6 +114,9 @@ class Figures:
     disk_written: int | None
     """Bytes of all tries whose use is known; None likewise."""
 
+    steps: Sequence[StepUse]
+    """What steps of that name have used, in all tries: those that used most, and the others together."""
+
     price_per_hour: float | None
     """Of one instance, in whatever money, for this report; None: not given."""
 
@@ -172,6 +176,7 @@ def figure_out(run: RecordedRun, timeline: Timeline, *, price_per_hour: float | 
         cpu_time=_of_known(sum, (each.cpu_time for each in tries)),
         peak_memory=_of_known(max, (each.peak_memory for each in tries)),
         disk_written=_of_known(sum, (each.disk_written for each in tries)),
+        steps=dearest(by_path(step for event in run.events if isinstance(event, Ended) for step in event.steps)),
         price_per_hour=price_per_hour,
         priced=None if price_per_hour is not None or priced is None else priced[0],
         currency="" if price_per_hour is not None or priced is None else priced[1],

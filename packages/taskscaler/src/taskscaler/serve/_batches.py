@@ -525,6 +525,7 @@ class Batches:
                 log_internal_ip=self.fleet.log_internal_ip,
                 log_external_ip=self.fleet.log_external_ip,
                 only=frozenset() if batch.cancelled else None,
+                use_meter=self.scaler.use_meter,
                 following=self._following(batch.ticket),
             )
             batch.running, batch.used = running, used
