@@ -12,6 +12,7 @@ import pytest
 from tests.fleeting_docker_engine.daemons import IMAGE, Daemon
 
 COMMAND = (str(Path(sys.executable).with_name("taskscaler")), "run", "jobs.toml", "--output")
+EXPLAIN = (COMMAND[0], "explain")
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -77,8 +78,20 @@ def test_a_job_that_leaks_is_done_on_the_retry_and_small_ones_get_less(tmp_path:
         assert {attempt["slot"] for job in jobs.values() for attempt in job["attempts"]} == {0, 1}
         logs = [(out / "logs" / f"{job['name']}.log").read_text() for job in small]
         limits += [int(re.findall(r"^\d+$", log, flags=re.MULTILINE)[0]) for log in logs]
-        for limit, log in zip(limits[-10:], logs, strict=True):
+        for job, limit, log in zip(small, limits[-10:], logs, strict=True):
             assert (limit == 256 * MIB) is ("Memory limit" not in log)
+            told = job["attempts"][0]["memory_limit"]
+            assert (told["size"], told["reached"]) == (limit, False)
+            assert told["by"] == ("measured" if "Memory limit" in log else "usual")
+        first, last = tries[0]["memory_limit"], tries[-1]["memory_limit"]
+        assert (last["size"], last["by"], last["reached"]) == (64 * MIB, "killed", False)
+        if not turn:
+            assert (first["size"], first["by"], first["why"], first["reached"]) == (32 * MIB, "usual", "", True)
+            explained = subprocess.run(
+                [*EXPLAIN, str(out), "--job", "leaks"], env=env, capture_output=True, text=True, check=True
+            ).stdout
+            assert "memory limit 32 MiB; it needed more\n" in explained
+            assert "memory limit 64 MiB, twice the 32 MiB at which an earlier run was killed\n" in explained
     assert limits.count(256 * MIB) >= 5, "nothing is known before five are over"
     assert max(limits[10:]) <= 64 * MIB, "what ten of them needed is known"
     assert min(limits) >= 16 * MIB

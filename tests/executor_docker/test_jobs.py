@@ -9,7 +9,7 @@ import pytest
 
 from executor_docker import DockerError
 from fleeting_docker_engine import Entry, tar_of
-from taskscaler.executors import Verdict
+from taskscaler.executors import MemoryLimit, Verdict
 from tests.executor_docker.benches import PATIENCE, Bench, bench_on, bench_over_ssh, followed
 from tests.fleeting_docker_engine.daemons import Daemon
 
@@ -170,6 +170,7 @@ async def test_limits_hold_and_a_slot_has_its_share(bench: Bench) -> None:
 async def test_a_job_that_needs_too_much_memory_is_told_so(bench: Bench) -> None:
     """Whatever was killed for it: here a child, whose parent went on to fail."""
     outcome = await bench.run("head -c 200m /dev/zero | tail", config={"memory": "32m"})
+    assert outcome.memory_limit == MemoryLimit(size=32 << 20, reached=True)
     why = "exited with 137: it needed more memory than its 32 MiB and was killed; raise memory"
     assert (outcome.verdict, outcome.exit_code, outcome.why) == (Verdict.FAILED, 137, why)
 

@@ -9,13 +9,13 @@ import anyio
 import pytest
 from attrs import define, evolve
 
-from executor_docker import DockerError, DockerExecutor
+from executor_docker import DockerError, DockerExecutor, TailorMemory
 from executor_docker._options import Service
 from executor_docker._owner import UNIT
 from fleeting import Connection, Unreachable
 from fleeting.errors import CommandLost, NameUnknown
 from fleeting_docker_engine import Entry, tar_of
-from taskscaler.executors import JobOutcome, JobSpec, Verdict
+from taskscaler.executors import JobOutcome, JobSpec, MemoryLimit, Verdict
 from tests.executor_docker import benches, test_jobs, test_services
 from tests.executor_docker.benches import PATIENCE, bench_on
 from tests.fleeting.local_agents import Heard
@@ -150,6 +150,22 @@ async def test_a_later_manager_joins_a_job_from_any_byte(bench: Bench) -> None:
         assert bench.output.data == whole[offset:]
     assert {(each.verdict, each.exit_code, each.why) for each in outcomes} == {(Verdict.FAILED, 3, "exited with 3")}
     await bench.end()
+
+
+async def test_a_later_manager_knows_what_set_the_memory_limit(bench: Bench) -> None:
+    """It may know of more runs by then: what counts is what was known when the job was started."""
+    tailored = {"memory": "32m", "tailor_memory": TailorMemory(max="256m", min="16m")}
+    limit = await bench.run("head -c 200m /dev/zero | tail", config=tailored, series="a job")
+    assert limit.memory_limit == MemoryLimit(size=32 << 20, reached=True)
+    job, leased = JobSpec(name="job", script="true", series="a job"), bench.slot
+    await bench.executor(**tailored).start(job, leased, name=NAME)
+    settings: dict[str, Any]
+    for settings in ({}, tailored):
+        attach = bench.executor(**settings).attach
+        outcome = await attach(job, leased, name=NAME, output=Heard(), artifacts=bench.artifacts)
+        why = "twice the 32 MiB at which an earlier run was killed"
+        assert outcome.memory_limit == MemoryLimit(size=64 << 20, by="killed", why=why)
+    await bench.executor(**tailored).end(leased, name=NAME)
 
 
 async def test_a_job_is_started_once(bench: Bench) -> None:

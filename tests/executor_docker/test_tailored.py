@@ -122,6 +122,7 @@ def test_a_job_s_log_says_what_its_limit_is_and_why(runs: list[tuple[int, int, b
     found = tailor(known, usual=64 * MIB, least=8 * MIB, most=256 * MIB)
     assert found.notice == said
     assert (said in around([], "x", notice=found.notice)[2]) is True
+    assert found.by == ("killed" if "killed" in said else "measured" if said else "usual")
     if not said:
         assert found.memory == 64 * MIB
         assert around([], "x", notice=found.notice) == around([], "x")

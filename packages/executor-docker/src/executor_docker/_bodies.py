@@ -6,10 +6,11 @@ from typing import Any
 from attrs import frozen
 
 from executor_docker._options import Service
-from executor_docker._owner import Unit
+from executor_docker._owner import LIMITED_BY, LIMITED_WHY, Unit
 from executor_docker._rules import Admitted, Limits
 from executor_docker._script import around
 from executor_docker._sizes import size_of
+from executor_docker._tailored import Tailored
 from taskscaler.executors import JobSpec
 
 Body = dict[str, Any]
@@ -50,7 +51,7 @@ def job_container(
     *,
     env: Mapping[str, str],
     caches: Mapping[str, str],
-    notice: str = "",
+    tailored: Tailored | None = None,
 ) -> Body:
     """Describe a job's container.
 
@@ -61,9 +62,10 @@ def job_container(
         place: Its network.
         env: All of its variables.
         caches: Volumes by the places where they are to be.
-        notice: A line that its output begins with; empty: none.
+        tailored: How its memory limit was found, which its output begins with; None: it is the usual one.
     """
     options = admitted.options
+    by, why, notice = ("", "", "") if tailored is None else (tailored.by, tailored.why, tailored.notice)
     return {
         "Image": admitted.image,
         "Entrypoint": around(options.entrypoint, job.script, is_kept=unit.is_kept, notice=notice),
@@ -71,7 +73,7 @@ def job_container(
         "Env": [f"{name}={value}" for name, value in env.items()],
         "User": options.user or "",
         "WorkingDir": options.working_dir,
-        "Labels": {**options.labels, **unit.of_kind("job")},
+        "Labels": {**options.labels, **unit.of_kind("job"), LIMITED_BY: by, LIMITED_WHY: why},
         "Healthcheck": {"Test": ["NONE"]},
         "HostConfig": {
             **_limited(admitted.limits),

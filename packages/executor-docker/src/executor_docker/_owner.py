@@ -25,6 +25,10 @@ SLOT = "taskscaler.slot"
 JOB = "taskscaler.job"
 KIND = "taskscaler.kind"
 TRY = "taskscaler.try"
+LIMITED_BY = "taskscaler.memory-limit"
+LIMITED_WHY = "taskscaler.memory-limit-why"
+"""What has set a job's memory limit, for whoever follows it once its manager was killed."""
+
 CACHE = "cache"
 
 Labels = Mapping[str, str]

@@ -25,6 +25,9 @@ SHARE: Final = 0.95
 MARGIN: Final = 1.2
 """What a job gets, as a multiple of its need."""
 
+USUAL, MEASURED, KILLED = "usual", "measured", "killed"
+"""What sets a limit: the settings, what earlier runs needed, or that one of them was killed."""
+
 _WHOLE: Final = 1 << 20
 
 
@@ -52,7 +55,10 @@ class Tailored:
     memory: int
     """Bytes."""
 
-    why: str
+    by: str = USUAL
+    """What sets it: `USUAL`, `MEASURED` or `KILLED`."""
+
+    why: str = ""
     """In a few words; empty: nothing is known of earlier runs, and it is the usual one."""
 
     @property
@@ -91,14 +97,14 @@ def tailor(runs: Sequence[Run], *, usual: int | None, least: int, most: int) -> 
     ceiling = min(most, max(start, 2 * too_little, *(run.limit for run in runs), 0))
     memory = min(max(measured, 2 * too_little, least), ceiling)
     if too_little and 2 * too_little >= measured:
-        why = f"twice the {in_words(too_little)} at which an earlier run was killed"
+        by, why = KILLED, f"twice the {in_words(too_little)} at which an earlier run was killed"
     elif need is not None:
         known = sum(not run.killed for run in runs)
-        why = f"{MARGIN} times the {in_words(need)} that 95% of the last {known} runs needed"
+        by, why = MEASURED, f"{MARGIN} times the {in_words(need)} that 95% of the last {known} runs needed"
     else:
-        return Tailored(memory=start, why="")
+        return Tailored(memory=start)
     if memory < max(measured, 2 * too_little):
         why += f", but at most {in_words(memory)}"
     elif memory > max(measured, 2 * too_little):
         why += f", but at least {in_words(memory)}"
-    return Tailored(memory=memory, why=why)
+    return Tailored(memory=memory, by=by, why=why)

@@ -15,12 +15,12 @@ from executor_docker._artifacts import fetch
 from executor_docker._bodies import Place, job_container
 from executor_docker._config import DockerConfig
 from executor_docker._errors import reported
-from executor_docker._memory import Memory
-from executor_docker._owner import Unit
+from executor_docker._memory import LARGEST_SIZE, Memory
+from executor_docker._owner import LIMITED_BY, LIMITED_WHY, Unit
 from executor_docker._rules import Admitted
 from executor_docker._script import BY_SIGNAL, DIRECTORY, NOT_EXECUTABLE, NOT_FOUND, PATH, Report
 from executor_docker._sizes import in_words
-from executor_docker._tailored import Run, tailor
+from executor_docker._tailored import KILLED, MEASURED, USUAL, Run, Tailored, tailor
 from executor_docker._users import ids_of
 from fleeting import Usage
 from fleeting.archives import ArchiveRefused, Packed
@@ -40,7 +40,7 @@ from fleeting_docker_engine import (
     quoted,
     tar_of,
 )
-from taskscaler.executors import JobOutcome, JobSpec, Leased, Verdict, enter_phase
+from taskscaler.executors import JobOutcome, JobSpec, Leased, MemoryLimit, Verdict, enter_phase
 from taskscaler.executors.artifacts import without_artifacts
 
 
@@ -67,11 +67,14 @@ class Work:
     _share: int = field(default=0, init=False)
     """Bytes of the instance's memory that its slot has; 0: all, or nobody knows."""
 
-    _notice: str = field(default="", init=False)
-    """What the job's log begins with."""
+    _tailored: Tailored | None = field(default=None, init=False)
+    """How its limit was found, if it was made of earlier runs."""
 
     _limit: int = field(default=0, init=False)
     """Bytes of memory that the job's container may have, once it was looked at; 0: as much as there is."""
+
+    _limited_by: tuple[str, str] = field(default=("", ""), init=False)
+    """What has set that, and why, as the container's labels say it: whoever looks may not have made it."""
 
     _needed: Run | None = field(default=None, init=False)
     """What is to be remembered of this run."""
@@ -141,7 +144,7 @@ class Work:
         limits, most = self.admitted.limits, min(bounds.most, self._share or bounds.most)
         found = tailor(runs, usual=limits.memory, least=bounds.least, most=most)
         self.admitted = evolve(self.admitted, limits=evolve(limits, memory=found.memory))
-        self._notice = found.notice
+        self._tailored = found
 
     async def _remember(self) -> None:
         """Note what this run needed, for the next one."""
@@ -156,7 +159,9 @@ class Work:
         """Make the job's container of the image as it is now, with all that it needs to start."""
         env = {**self.job.env, "TASKSCALER_INSTANCE": self.instance, "TASKSCALER_SLOT": str(self.lease.slot)}
         pinned = evolve(self.admitted, image=image.reference)
-        body = job_container(pinned, self.job, self.unit, place, env=env, caches=caches.volumes, notice=self._notice)
+        body = job_container(
+            pinned, self.job, self.unit, place, env=env, caches=caches.volumes, tailored=self._tailored
+        )
         self.container = (await self.engine.ask_for(Created, "POST", "/containers/create", json=body)).id
         self._user = await ids_of(self.engine, self.container, self.admitted.options.user or image.user)
         await self._put("/", tar_of(self._furniture(caches)))
@@ -202,7 +207,8 @@ class Work:
     async def state(self) -> ContainerState:
         """Look at the job's container."""
         found = await self.engine.ask_for(Inspected, "GET", f"{self.path}/json")
-        self._limit = found.host_config.memory
+        self._limit = found.host_config.memory if 0 < found.host_config.memory < LARGEST_SIZE else 0
+        self._limited_by = found.config.labels.get(LIMITED_BY, ""), found.config.labels.get(LIMITED_WHY, "")
         return found.state
 
     async def time_out(self) -> JobOutcome:
@@ -213,7 +219,7 @@ class Work:
     def timed_out(self) -> JobOutcome:
         """Say that it has."""
         why = f"took longer than {format_duration(self.job.timeout or 0)}"
-        return JobOutcome(verdict=Verdict.TIMED_OUT, why=why)
+        return JobOutcome(verdict=Verdict.TIMED_OUT, why=why, memory_limit=self._memory_limit())
 
     async def _end(self) -> Report:
         """Kill all that runs in the container; returns what it had used by then."""
@@ -231,14 +237,24 @@ class Work:
         if killed or (code == 0 and report.peak_memory is not None):  # what failed early may not have needed all
             peak = report.peak_memory or 0
             self._needed = Run(unit=self.unit.id, peak=peak, limit=self._limit, killed=killed)
+        limit = self._memory_limit(reached=killed)
         if code == 0:
             warnings = ("processes of the job were killed because it had no memory left",) if killed else ()
-            return _with_use(JobOutcome(verdict=Verdict.SUCCEEDED, exit_code=0, warnings=warnings), report)
+            return _with_use(
+                JobOutcome(verdict=Verdict.SUCCEEDED, exit_code=0, warnings=warnings, memory_limit=limit), report
+            )
         if code in (NOT_FOUND, NOT_EXECUTABLE) and not report.is_complete:
             why = f"the command /bin/sh was not found in the image {self.admitted.image}; use one that has a shell"
         else:
             why = self._out_of_memory(code) if killed else _exited(code)
-        return _with_use(JobOutcome(verdict=Verdict.FAILED, exit_code=code, why=why), report)
+        return _with_use(JobOutcome(verdict=Verdict.FAILED, exit_code=code, why=why, memory_limit=limit), report)
+
+    def _memory_limit(self, *, reached: bool = False) -> MemoryLimit | None:
+        """How much memory it might have, and where that comes from; None: as much as there was."""
+        if not self._limit:
+            return None
+        by, why = self._limited_by
+        return MemoryLimit(size=self._limit, by=by if by in (MEASURED, KILLED) else USUAL, why=why, reached=reached)
 
     def _out_of_memory(self, code: int) -> str:
         limit = self._limit or self.admitted.limits.memory
