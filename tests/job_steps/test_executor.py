@@ -237,6 +237,9 @@ async def test_what_a_job_has_used_is_known(bench: Bench) -> None:
     )
     assert used.cpu_seconds > 0
     assert used.peak_memory > 0
+    (step,) = outcome.steps
+    assert (step.path, step.ended, step.cpu_time) == ("script", "succeeded", used.cpu_seconds)
+    assert step.duration is not None
 
 
 async def test_one_step_may_be_all(bench: Bench) -> None:

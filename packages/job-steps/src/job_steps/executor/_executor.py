@@ -27,6 +27,7 @@ from job_steps.executor._outcome import usage_of
 from job_steps.executor._service import reported, service
 from job_steps.executor._there import There
 from job_steps.tracing import parts_of
+from job_steps.usage import uses_of
 from taskscaler.executors import JobOutcome, JobSpec, Leased, Verdict, enter_phase
 from taskscaler.executors.runs import SHORT, Place, Runs, batch_of, check_try
 from taskscaler.tracing import add_parts, is_followed
@@ -224,7 +225,8 @@ class StepsExecutor:
         enter_phase("collect")
         if result is not None and is_followed():
             add_parts(parts_of(result))
-        return await there.bring_back(job, outcome.with_usage(usage_of(result)), result, artifacts)
+        outcome = evolve(outcome.with_usage(usage_of(result)), steps=() if result is None else uses_of(result))
+        return await there.bring_back(job, outcome, result, artifacts)
 
     async def _followed(
         self, there: There, output: "_Counted", left: float, timed_out: str
