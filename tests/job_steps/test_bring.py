@@ -1,5 +1,6 @@
 """An agent on an instance, over both kinds of connection: placed, started and found again, and what may go wrong."""
 
+import json
 import re
 import shutil
 import signal
@@ -12,6 +13,7 @@ import anyio
 import pytest
 
 from fleeting.connectors import Collector, PosixConnection
+from job_steps import StepResult
 from job_steps.client import (
     AgentError,
     CallFailed,
@@ -68,6 +70,11 @@ async def empty(tmp_path: Path) -> AsyncIterator[PosixConnection]:
     """The same, where no agent ever was."""
     async with _instance(detached_commands.connected, tmp_path, None) as connection:
         yield connection
+
+
+def _kept(home: Path, job: str, text: bytes) -> bool:
+    """Whether an agent's tree of a job is on disk, with a text in it."""
+    return any(text in each.read_bytes() for each in home.rglob(f"jobs/{job}/results.json"))
 
 
 def _mode(path: str) -> int:
@@ -148,14 +155,22 @@ async def test_it_is_placed_once(empty: PosixConnection) -> None:
 
 
 async def test_an_agent_that_was_killed_leaves_its_jobs_defined(local: PosixConnection, tmp_path: Path) -> None:
-    """One job killed its parent: it is lost, its processes are ended, and the next agent has what was over by then."""
+    """One job killed its parent: it is lost, its processes are ended, and the next agent has what was over by then.
+
+    It also has the tree of the lost one, as far as that had grown.
+    """
     async with bring_agent(local) as agent:
         await agent.client.run(_script("echo done", "over", directory=tmp_path))
         over = await log_of(agent.client, "over")
         status = await agent.client.status("over")
-        await agent.client.run(
-            _script("(setsid sleep 1000 & echo $! > left); kill -KILL $PPID; sleep 1000", "killer", directory=tmp_path)
+        kill = (
+            "until [ -e go ]; do sleep 0.05; done; (setsid sleep 1000 & echo $! > left); kill -KILL $PPID; sleep 1000"
         )
+        steps = json.dumps([{"name": "first", "script": "true"}, {"name": "second", "script": kill}])
+        await agent.client.run(RunRequest(id="killer", steps=steps, work_dir=str(tmp_path)))
+        while not _kept(tmp_path, "killer", b"second"):  # noqa: ASYNC110  (it tells nobody)
+            await anyio.sleep(POLL)
+        (tmp_path / "go").touch()
         with pytest.raises(ConnectionLost, match="the connection to the service has ended"):
             await log_of(agent.client, "killer")
     left = int((tmp_path / "left").read_text())
@@ -170,6 +185,16 @@ async def test_an_agent_that_was_killed_leaves_its_jobs_defined(local: PosixConn
         lost = await client.status("killer")
         assert (lost.state, lost.cause) == (RunState.FAILURE, Cause.LOST)
         assert "the agent ended while this job ran" in lost.message
+        results = await client.results("killer")
+        assert results
+        assert results.tree
+        tree = StepResult.from_dict(results.tree)
+        assert [(each.name, each.status.value, each.cause) for _, each in tree.walk()] == [
+            ("", "failure", "lost"),
+            ("first", "success", None),
+            ("second", "failure", "lost"),
+        ]
+        assert tree.error == tree.steps[1].error == lost.message
         await client.run(_script("echo again > again", "killer", directory=tmp_path))
         assert await log_of(client, "killer") != b""
         assert not (tmp_path / "again").exists()

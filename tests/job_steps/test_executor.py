@@ -498,11 +498,11 @@ async def test_a_job_is_started_once(bench: Bench) -> None:
 
 
 async def test_a_job_whose_agent_is_killed_is_lost_and_not_run_again(bench: Bench) -> None:
-    """Nobody will know what came of it; what it had started is ended, and a repeated start starts nothing."""
+    """Nobody will know what came of it; its tree says so, what it started is ended, a repeated start starts nothing."""
     marker, pid = bench.directory / "marker", bench.directory / "pid"
     job = await bench.start(f"echo ran >> {marker}; echo $$ > {pid}.new; mv {pid}.new {pid}; {NAP}")
     with anyio.fail_after(PATIENCE):
-        while not pid.exists():  # noqa: ASYNC110  (another process makes it)
+        while not pid.exists() or not [*bench.directory.rglob("jobs/*/results.json")]:  # noqa: ASYNC110  (others make them)
             await anyio.sleep(0.01)
     with watched(int(pid.read_text())) as (process,):
         async with bench.slot.dial() as connection:
@@ -514,6 +514,8 @@ async def test_a_job_whose_agent_is_killed_is_lost_and_not_run_again(bench: Benc
                 await connection.attach(agent, output=Heard())
         with pytest.raises(CommandLost):
             await bench.attach(job)
+        tree = StepResult.from_dict(json.loads((bench.artifacts / "step-results.json").read_text()))
+        assert (tree.status.value, tree.cause) == ("failure", "lost")
         with anyio.fail_after(PATIENCE):
             await process.ended()
     await bench.start(f"echo ran >> {marker}")

@@ -8,6 +8,7 @@ of a function.
 from job_steps._breakpoints import Decision, Moment, When
 from job_steps._definitions import Exec, Function, Parameter, Step
 from job_steps._errors import JobStepsError, NotLoaded, ResultInvalid, StepFailed, StepRefused, StepsInvalid
+from job_steps._limits import Limits
 from job_steps._reading import read_steps
 from job_steps._references import (
     BuiltinReference,
@@ -32,6 +33,7 @@ __all__ = [
     "GitReference",
     "ImageReference",
     "JobStepsError",
+    "Limits",
     "LocalReference",
     "Moment",
     "NotLoaded",

@@ -92,6 +92,8 @@ class Docker:
     """Of Docker's command."""
     note: Path | None = None
     """A file that is made before the first container is: whoever cleans up sees that there may be some."""
+    network: str | None = None
+    """``none``: they have no network. None: the engine's."""
 
     async def files_of(self, image: ImageReference, directory: Path) -> Path:
         """See `Containers.files_of`: they are copied out of a container that is never started."""
@@ -169,6 +171,7 @@ class Docker:
             *("--name", name, "--label", f"{LABEL}={self.mark}"),
             *("--user", f"{os.getuid()}:{os.getgid()}", "--workdir", self.work_dir),
             *(part for each in mounts for part in ("--mount", each)),
+            *(() if self.network is None else ("--network", self.network)),
             *("--entrypoint", "/bin/sh", str(image), "-c", _START, "sh", *PYTHONS),
         ]
 

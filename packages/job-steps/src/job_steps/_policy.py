@@ -19,6 +19,8 @@ from urllib.parse import urlsplit
 from attrs import Attribute, evolve, field, fields, frozen
 
 from job_steps._errors import StepRefused
+from job_steps._limits import Limits
+from job_steps._sizes import size_of
 
 _COMMIT = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
@@ -115,6 +117,32 @@ def _seconds(_: object, attribute: "Attribute[float | None]", value: object) -> 
         raise ValueError(f"{attribute.name}: expected seconds, more than 0")
 
 
+LEAST_MEMORY = 6 << 20
+"""Bytes: less is not enough for a shell and what it starts."""
+
+
+def _as_size(value: object) -> object:
+    """Take a size that is written for people, too."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return size_of(value)
+    except ValueError as error:
+        raise ValueError(f"memory: expected {error}") from None
+
+
+def _size(_: object, attribute: "Attribute[int | None]", value: object) -> None:
+    if value is None:
+        return
+    if isinstance(value, bool) or not isinstance(value, int) or value < LEAST_MEMORY:
+        raise ValueError(f'{attribute.name}: expected bytes, or a size such as "512m", of at least 6m')
+
+
+def _network(_: object, attribute: "Attribute[str | None]", value: object) -> None:
+    if value not in (None, "none"):
+        raise ValueError(f'{attribute.name}: expected "none", or no such key')
+
+
 Call = Mapping[str, object]
 """A step as a list has it: its name, what it is taken from, its inputs and environment."""
 
@@ -174,6 +202,18 @@ class Policy:
 
     breakpoint_timeout: float | None = field(default=None, validator=_seconds)
     """Seconds for which a job may be held, at most. None: as long as anybody can ask for."""
+
+    memory: int | None = field(default=None, converter=_as_size, validator=_size)
+    """Bytes, or a size such as ``512m``, that the command of each step may have with all that it starts; it is killed
+    if it needs more. None: as much as there is."""
+
+    network: str | None = field(default=None, validator=_network)
+    """``none``: no command of a step may have the network. None: they have the instance's."""
+
+    @property
+    def limits(self) -> Limits:
+        """What each command may have."""
+        return Limits(memory=self.memory, network=self.network)
 
     @property
     def own_names(self) -> frozenset[str]:

@@ -6,14 +6,19 @@ import signal
 import struct
 import sys
 import termios
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
 from subprocess import DEVNULL, Popen
 
 import anyio
 from anyio import to_thread
 from attrs import define, field, frozen
 
+from job_steps._cgroups import Cgroups, Group
 from job_steps._errors import StepFailed
+from job_steps._launching import launched
+from job_steps._limits import INTERVAL, NO_LIMITS, Limits, has_no_network, is_over, kill, processes_of
 from job_steps._results import Resources
 
 GRACE = 2.0
@@ -39,31 +44,60 @@ class Ended:
     """Its exit status, or the signal that ended it as a negative number."""
     resources: Resources
     """What it has used, and all that it has waited for."""
+    out_of_memory: bool = False
+    """Whether it, or what it had started, was killed because it needed more memory than there was for it."""
 
 
-async def run_command(command: Sequence[str], *, cwd: str, env: Mapping[str, str], sink: Sink) -> Ended:
+async def run_command(
+    command: Sequence[str],
+    *,
+    cwd: str,
+    env: Mapping[str, str],
+    sink: Sink,
+    limits: Limits = NO_LIMITS,
+    cgroups: Cgroups | None = None,
+) -> Ended:
     """Run a command until it ends.
 
     It reads nothing, and writes its output and errors to one pipe, in order. What it has left running in the
     background lives on when it ends by itself, but nobody reads its output any more. If the call is cancelled, the
     command and what it has started are told to end, and are killed after `GRACE`.
 
+    Args:
+        command: A program, and its arguments.
+        cwd: Where it runs.
+        env: Its whole environment.
+        sink: Where its output goes.
+        limits: What it may have; `check_limits` was asked.
+        cgroups: Where it gets a control group; without, the kernel's figures of processes have to do.
+
     Raises:
         StepFailed: It cannot be started.
         Exception: What *sink* raises; the command has been ended then.
     """
+    group = cgroups.make() if cgroups else None
+    has_limit = group is not None and limits.memory is not None and group.limit_memory(limits.memory)
     reading, writing = os.pipe()
     try:
         os.set_blocking(reading, False)
         try:
-            process = _start(command, cwd=cwd, env=env, output=writing)
+            network = limits.network if limits.network and not has_no_network() else None
+            is_inside = group is not None and (has_limit or network is not None)
+            if has_limit or network:
+                place = group.processes if group else None
+                start = partial(_launch, command, cwd=cwd, env=env, output=writing, group=place, network=network)
+                process = await to_thread.run_sync(start)
+            else:
+                process = _start(command, cwd=cwd, env=env, output=writing)
         finally:
             os.close(writing)
-        running = _Running(process)
+        running = _Running(process, group, is_inside=is_inside)
         async with anyio.create_task_group() as tasks:
             output = _Output(reading, sink, tasks.cancel_scope)
             tasks.start_soon(running.wait)
             tasks.start_soon(output.pass_on)
+            if limits.memory is not None and not has_limit:
+                tasks.start_soon(running.watch, limits.memory)
             try:
                 await running.over.wait()
                 output.end()
@@ -71,6 +105,8 @@ async def run_command(command: Sequence[str], *, cwd: str, env: Mapping[str, str
                 await running.end()
     finally:
         os.close(reading)
+        if cgroups and group:
+            cgroups.release(group)
     if output.error:
         raise output.error
     if running.ended is None:
@@ -79,11 +115,30 @@ async def run_command(command: Sequence[str], *, cwd: str, env: Mapping[str, str
 
 
 def _start(command: Sequence[str], *, cwd: str, env: Mapping[str, str], output: int) -> "Popen[bytes]":
-    program = command[0]
-    try:
+    with _reported(command[0], cwd):
         return Popen(  # noqa: S603  (to run what a file says is what this is for; what may, `admit` decides)
             [*command], stdin=DEVNULL, stdout=output, stderr=output, cwd=cwd, env=dict(env), start_new_session=True
         )
+
+
+def _launch(
+    command: Sequence[str], *, cwd: str, env: Mapping[str, str], output: int, group: str | None, network: str | None
+) -> "Popen[bytes]":
+    """Start it where its limits hold from the first moment on."""
+    with _reported(command[0], cwd):
+        started = launched(command, cwd=cwd, env=env, output=output, group=group, network=network)
+        if started.process is None:
+            if started.error and started.error.filename is None:
+                raise StepFailed(f"its limits cannot be kept: {started.error.strerror or started.error}")
+            raise started.error or RuntimeError("neither a process nor an error")
+        return started.process
+
+
+@contextmanager
+def _reported(program: str, cwd: str) -> Iterator[None]:
+    """Say why a command cannot be started."""
+    try:
+        yield
     except FileNotFoundError as error:
         if error.filename == cwd:
             raise StepFailed(f"there is no directory `{cwd}` to run the command in") from error
@@ -102,14 +157,30 @@ class _Running:
     """A command that runs: a thread waits for it, because only who waits learns what it has used."""
 
     process: "Popen[bytes]"
+    group: Group | None
+    is_inside: bool
+    """Whether it was in that group before it was the command."""
     over: anyio.Event = field(factory=anyio.Event)
     ended: Ended | None = None
+    is_over_limit: bool = False
+    """Whether it was killed because it had too much memory."""
+    watching: anyio.CancelScope = field(factory=anyio.CancelScope)
 
     async def wait(self) -> None:
         """Wait until it has ended, whatever is cancelled: `end` is what makes it."""
         with anyio.CancelScope(shield=True):
             self.ended = await to_thread.run_sync(self._wait, limiter=anyio.CapacityLimiter(1))
         self.over.set()
+        self.watching.cancel()
+
+    async def watch(self, most: int) -> None:
+        """Kill it once it has more bytes of memory than that."""
+        with self.watching:
+            while not self.is_over_limit:
+                await anyio.sleep(INTERVAL)
+                self.is_over_limit = await to_thread.run_sync(is_over, self.process.pid, most)
+            if not self.over.is_set():
+                await to_thread.run_sync(self._kill)
 
     async def end(self) -> None:
         """Tell it, and all of its session's group, to end; kill what does not. Nothing, if it has ended."""
@@ -120,9 +191,17 @@ class _Running:
             with anyio.move_on_after(GRACE):
                 await self.over.wait()
             _signal(self.process.pid, signal.SIGKILL)
+            if self.group:
+                self.group.kill()
             await self.over.wait()
 
+    def _kill(self) -> None:
+        found = processes_of(self.process.pid)
+        _signal(self.process.pid, signal.SIGKILL)
+        kill(found)
+
     def _wait(self) -> Ended:
+        is_measured = self.is_inside or (self.group is not None and self.group.take(self.process.pid))
         _, status, used = os.wait4(self.process.pid, 0)
         self.process.returncode = os.waitstatus_to_exitcode(status)  # or Popen would wait, too
         resources = Resources(
@@ -131,7 +210,10 @@ class _Running:
             read_bytes=used.ru_inblock * _BLOCK,
             written_bytes=used.ru_oublock * _BLOCK,
         )
-        return Ended(self.process.returncode, resources)
+        if self.group is None or not is_measured:
+            return Ended(self.process.returncode, resources, self.is_over_limit)
+        is_out = self.is_over_limit or (self.process.returncode != 0 and self.group.out_of_memory)
+        return Ended(self.process.returncode, self.group.measured(resources), is_out)
 
 
 def _signal(group: int, number: int) -> None:

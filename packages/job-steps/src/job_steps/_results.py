@@ -22,6 +22,15 @@ _LAST_MOMENT = 253_402_300_800.0
 """The first second that no calendar of ours has."""
 
 
+_FIGURES = ("cpu_seconds", "peak_memory", "read_bytes", "written_bytes")
+
+OUT_OF_MEMORY = "out_of_memory"
+"""The cause of what was killed because it needed more memory than there was for it."""
+
+LOST = "lost"
+"""The cause of what nobody knows how it ended: the program that ran it was killed."""
+
+
 class Status(Enum):
     """How far a step is."""
 
@@ -44,6 +53,9 @@ class Resources:
     """Read from disks; what was in memory does not count."""
     written_bytes: int = 0
     """Written to disks."""
+    by_cgroup: tuple[str, ...] = ()
+    """The names of those of these figures that control groups have counted, of all processes that the commands have
+    started; `peak_memory` is what all had at once then, with what the kernel kept of files for them."""
 
     @staticmethod
     def of_all(each: "Iterable[Resources]") -> "Resources":
@@ -54,6 +66,7 @@ class Resources:
             peak_memory=max((one.peak_memory for one in used), default=0),
             read_bytes=sum(one.read_bytes for one in used),
             written_bytes=sum(one.written_bytes for one in used),
+            by_cgroup=tuple(name for name in _FIGURES if used and all(name in one.by_cgroup for one in used)),
         )
 
 
@@ -85,6 +98,8 @@ class StepResult:
     """Of the command; 128 and the signal's number if one ended it; None if it was not started, or has not ended."""
     error: str | None = None
     """Why it failed."""
+    cause: str | None = None
+    """`out_of_memory` or `lost`; None if it is neither."""
     started: float | None = None
     """In seconds since 1970."""
     ended: float | None = None
@@ -109,6 +124,7 @@ class StepResult:
             "work_dir": self.work_dir,
             "exit_code": self.exit_code,
             "error": self.error,
+            "cause": self.cause,
         }
         if times:
             used = None if self.resources is None else asdict(self.resources)
@@ -155,6 +171,13 @@ class StepResult:
             return None
         below = next((found for each in self.steps if (found := each.failed())), None)
         return below or (self if self.status is Status.FAILURE else None)
+
+    def lost(self, error: str) -> "StepResult":
+        """Return it as what is known of it once nobody knows how it went on: what had not ended has failed so."""
+        if self.status is not Status.RUNNING:
+            return self
+        steps = tuple(each.lost(error) for each in self.steps)
+        return evolve(self, status=Status.FAILURE, error=error, cause=LOST, steps=steps)
 
     def at(self, path: Sequence[str]) -> "StepResult":
         """Find the result of a step by the names that lead to it; the last, of several of a name.
@@ -217,6 +240,7 @@ def _read(data: Mapping[str, Any], depth: int) -> StepResult:
         work_dir=_text(data.get("work_dir", "")),
         exit_code=None if (code := data.get("exit_code")) is None else int(code),
         error=None if (error := data.get("error")) is None else _text(error),
+        cause=None if (cause := data.get("cause")) is None else _text(cause),
         started=None if (started := data.get("started")) is None else _amount(float(started), _LAST_MOMENT),
         ended=None if (ended := data.get("ended")) is None else _amount(float(ended), _LAST_MOMENT),
         resources=None if (used := data.get("resources")) is None else _resources(used),
@@ -225,8 +249,9 @@ def _read(data: Mapping[str, Any], depth: int) -> StepResult:
 
 
 def _resources(data: Mapping[str, Any]) -> Resources:
-    whole = {name: int(_amount(int(data[name]), 2**63)) for name in ("peak_memory", "read_bytes", "written_bytes")}
-    return Resources(cpu_seconds=_amount(float(data["cpu_seconds"]), 2**63), **whole)
+    whole = {name: int(_amount(int(data[name]), 2**63)) for name in _FIGURES[1:]}
+    by_cgroup = tuple(name for name in _FIGURES if name in data.get("by_cgroup", ()))
+    return Resources(cpu_seconds=_amount(float(data["cpu_seconds"]), 2**63), by_cgroup=by_cgroup, **whole)
 
 
 def _texts(data: Mapping[str, Any]) -> dict[str, str]:

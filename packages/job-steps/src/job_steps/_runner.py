@@ -15,11 +15,13 @@ from anyio import to_thread
 from attrs import define, evolve, field
 
 from job_steps._breakpoints import At, Decision, Moment, When
+from job_steps._cgroups import Cgroups, cgroups_here
 from job_steps._definitions import Function, Step
 from job_steps._delegation import Delegation, Request, delegate
 from job_steps._errors import StepFailed
 from job_steps._files import MAX_FILE
 from job_steps._git import Repositories
+from job_steps._limits import NO_LIMITS, Limits, check_limits
 from job_steps._loading import Loader, origin_of_job
 from job_steps._process import run_command
 from job_steps._results import Status, StepResult
@@ -58,6 +60,7 @@ async def run_steps(
     cache: Path | None = None,
     timeout: float | None = None,
     delegation: Delegation | None = None,
+    limits: Limits = NO_LIMITS,
     now: Callable[[], float] = _wall_clock,
 ) -> StepResult:
     """Run the steps of a function, or its command.
@@ -81,6 +84,7 @@ async def run_steps(
         cache: Where repositories are kept that steps come from; below *files* if it is None.
         timeout: Seconds for the whole; after that, the result is cancelled.
         delegation: What runs steps in containers; without it, they fail.
+        limits: What each command may have. If this machine cannot keep them, nothing runs, and the result says why.
         now: Tells the time, in seconds since 1970.
 
     Returns:
@@ -100,6 +104,7 @@ async def run_steps(
             own=own,
             own_env=env if own_env is None else own_env,
             secrets=[each.value for each in variables if each.is_file and each.is_masked],
+            memory=limits.memory,
             files=str(base),
         )
         run = Run(function, settings)
@@ -114,6 +119,8 @@ async def run_steps(
             on_result=on_result,
             admit=admit,
             at=at,
+            limits=limits,
+            cgroups=await to_thread.run_sync(cgroups_here),
             now=now,
             delegation=delegation,
             variables=variables,
@@ -137,6 +144,7 @@ async def run_delegated(
     on_result: Callable[[StepResult], None],
     admit: Admit,
     delegation: Delegation,
+    limits: Limits = NO_LIMITS,
     now: Callable[[], float] = _wall_clock,
 ) -> CameBack:
     """Run a step that another agent has asked for, from this one's container.
@@ -148,6 +156,7 @@ async def run_delegated(
         on_result: As there.
         admit: As there; the names that lead to steps are those of the whole job.
         delegation: As there.
+        limits: As there.
         now: As there.
     """
     base = await to_thread.run_sync(_make, None)
@@ -169,6 +178,7 @@ async def run_delegated(
             env=environment,
             variables=await to_thread.run_sync(_write_variables, request.variables, base),
             inputs=request.inputs,
+            memory=limits.memory,
             secrets=[*request.secrets, *(each.value for each in request.variables if each.is_file and each.is_masked)],
             files=str(base),
             step_env=request.env,
@@ -187,6 +197,8 @@ async def run_delegated(
             on_result=on_result,
             admit=admit,
             at=None,
+            limits=limits,
+            cgroups=await to_thread.run_sync(cgroups_here),
             now=now,
             delegation=delegation,
             variables=request.variables,
@@ -226,6 +238,8 @@ class _Runner:
     on_result: Callable[[StepResult], None] | None
     admit: Admit | None
     at: At | None
+    limits: Limits
+    cgroups: Cgroups | None
     now: Callable[[], float]
     delegation: Delegation | None
     variables: Sequence[Variable]
@@ -296,16 +310,32 @@ class _Runner:
         return came
 
     async def _execute(self, action: Execute) -> Action:
+        if self.limits != NO_LIMITS:
+            await to_thread.run_sync(check_limits, self.limits)
         await to_thread.run_sync(_make_files, action.output_file, action.export_file)
         await self._stop(action, When.BEFORE)
-        ended = await run_command(action.command, cwd=action.work_dir, env=action.env, sink=self._pass_on)
+        ended = await run_command(
+            action.command,
+            cwd=action.work_dir,
+            env=action.env,
+            sink=self._pass_on,
+            limits=self.limits,
+            cgroups=self.cgroups,
+        )
         if rest := self.masked.flush():
             await self.log(rest)
         if ended.code:
-            self.run.noted(ended.code, ended.resources)
+            self.run.noted(ended.code, ended.resources, out_of_memory=ended.out_of_memory)
             await self._stop(action, When.FAILURE)
         outputs, exports = await to_thread.run_sync(_take_files, action.output_file, action.export_file)
-        following = self.run.executed(ended.code, outputs, exports, self.now(), resources=ended.resources)
+        following = self.run.executed(
+            ended.code,
+            outputs,
+            exports,
+            self.now(),
+            resources=ended.resources,
+            out_of_memory=ended.out_of_memory,
+        )
         if self.run.result.at(action.path).status is Status.SUCCESS:
             await self._stop(action, When.AFTER)
         return following

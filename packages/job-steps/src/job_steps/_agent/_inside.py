@@ -79,6 +79,7 @@ async def _carried_out(request: Request, outside: "_Outside") -> CameBack:
 
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(tell)
+        rules = Rules.of(request.policies)
         delegation = Delegation(containers=outside, env=request.base, policies=request.policies)
         came.append(
             await run_delegated(
@@ -86,8 +87,9 @@ async def _carried_out(request: Request, outside: "_Outside") -> CameBack:
                 env=os.environ,
                 log=log,
                 on_result=keep,
-                admit=Rules.of(request.policies).gate(),
+                admit=rules.gate(),
                 delegation=delegation,
+                limits=rules.limits,
             )
         )
         tasks.cancel_scope.cancel()

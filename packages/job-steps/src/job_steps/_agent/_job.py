@@ -12,11 +12,13 @@ from pathlib import Path
 from typing import Any, Final
 
 import anyio
+from anyio import to_thread
 from attrs import define, field
 
 from job_steps._agent._directory import read_whole, set_aside, write_whole
 from job_steps._agent._holding import Holding
 from job_steps._agent._log import JobLog
+from job_steps._errors import ResultInvalid
 from job_steps._messages import Cause, RunState, StatusMessage, Timestamp
 from job_steps._results import StepResult
 
@@ -28,6 +30,8 @@ LOST: Final = (
     "the agent ended while this job ran: it was killed, by one of the job's steps or from outside, or the instance"
     " restarted; what was left of the job was ended"
 )
+
+_BYTES_A_SECOND: Final = 1 << 20
 
 _PLAIN: Final = re.compile(r"[A-Za-z0-9_-]{1,100}")
 _STATUS, _RESULTS, _LOG, _FILES, _NOTE = "job.json", "results.json", "log", "files", "containers"
@@ -112,6 +116,26 @@ class KeptJob:
         self.tree = result
         self._change()
 
+    async def save_while_it_grows(self) -> None:
+        """Keep on disk what its steps have come to, for when the agent is killed, until this is cancelled.
+
+        At most once in a second, and a mebibyte in each second, whatever the steps do.
+        """
+        while True:
+            tree, changed = self.tree, self.changed
+            if tree is not None:
+                size = await to_thread.run_sync(self._save_tree)
+                await anyio.sleep(max(1.0, size / _BYTES_A_SECOND))
+            if self.tree is tree:
+                await changed.wait()
+
+    def lose(self) -> None:
+        """Take note that its agent was killed."""
+        with suppress(ResultInvalid):
+            if isinstance(self.tree, Mapping):
+                self.tree = StepResult.from_dict(self.tree).lost(LOST)
+        self.end(RunState.FAILURE, LOST, Cause.LOST)
+
     def end(self, state: RunState, message: str = "", cause: Cause = Cause.NONE) -> None:
         """Take note of its end, and let everybody know; a disk that takes nothing keeps the agent from nothing."""
         self.state, self.message, self.cause, self.ended = state, message[:LONGEST_MESSAGE], cause, now()
@@ -133,6 +157,13 @@ class KeptJob:
             return b""
         tree = self.tree.as_dict() if isinstance(self.tree, StepResult) else self.tree
         return b"" if tree is None else json.dumps(tree, ensure_ascii=False).encode(errors="replace")
+
+    def _save_tree(self) -> int:
+        """Write it down as far as it is; returns its size. A disk that takes nothing is no reason for anything."""
+        data = self.results()
+        with suppress(OSError):
+            write_whole(self.directory / _RESULTS, data)
+        return len(data)
 
     def status(self) -> StatusMessage:
         """How it is, as callers hear it."""

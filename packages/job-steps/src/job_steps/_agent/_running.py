@@ -29,6 +29,7 @@ from job_steps._messages import Cause, Job, RunMessage, RunState
 if TYPE_CHECKING:
     from job_steps import Function, ImageReference, StepResult, Variable
     from job_steps._delegation import Delegation
+    from job_steps._limits import Limits
     from job_steps._policy import Policy
 
 _STATES: Final = {"success": RunState.SUCCESS, "failure": RunState.FAILURE, "cancelled": RunState.CANCELLED}
@@ -100,6 +101,16 @@ class Rules:
             allowed = policy.held_at_most(allowed)
         return allowed
 
+    @property
+    def limits(self) -> "Limits":
+        """What each command may have: the least that a policy says."""
+        from job_steps._limits import NO_LIMITS
+
+        limits = NO_LIMITS
+        for policy in self.policies:
+            limits = limits.within(policy.limits)
+        return limits
+
     def gate(self) -> Callable[..., None]:
         """What looks at each step right before it is loaded; raises `StepRefused`."""
         gates: list[Callable[..., None]] = []
@@ -146,6 +157,7 @@ class Rules:
             work_dir=os.path.normpath(work_dir),
             env={**os.environ, MARK: mark},
             note=note,
+            network=self.limits.network,
         )
         policies = [as_mapping(policy) for policy in self.policies]
         return Delegation(containers=docker, env=env, policies=policies, allow=allow)
@@ -196,7 +208,8 @@ async def prepare(asked: RunMessage, rules: Rules) -> Prepared:
 
 
 def _prepare(asked: RunMessage, rules: Rules) -> Prepared:
-    from job_steps import StepRefused, Variable, read_steps
+    from job_steps import StepFailed, StepRefused, Variable, read_steps
+    from job_steps._limits import check_limits
 
     job = asked.job or Job()
     work_dir = job.build_dir or asked.work_dir
@@ -210,6 +223,10 @@ def _prepare(asked: RunMessage, rules: Rules) -> Prepared:
     except JobStepsError as error:
         raise CallFailed(Code.INVALID_ARGUMENT, str(error)) from error
     breakpoints, timeout = _breakpoints(asked, job, function, rules)
+    try:
+        check_limits(rules.limits)
+    except StepFailed as error:
+        raise CallFailed(Code.PERMISSION_DENIED, f"the policy: {error}") from error
     try:
         os.makedirs(work_dir, mode=0o700, exist_ok=True)  # noqa: PTH103  (as above)
     except OSError as error:
@@ -297,6 +314,7 @@ async def run(
             own=prepared.rules.own_names,
             own_env={**os.environ, MARK: mark} if prepared.rules.policies else None,
             at=holding.at,
+            limits=prepared.rules.limits,
             files=files,
             delegation=prepared.rules.delegation(mark, prepared.work_dir, note, prepared.own_env),
         )

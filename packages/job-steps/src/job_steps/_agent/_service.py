@@ -19,7 +19,7 @@ from job_steps._agent._closed import Closed
 from job_steps._agent._directory import remove_set_aside
 from job_steps._agent._held_service import HeldService
 from job_steps._agent._holding import attach_command
-from job_steps._agent._job import LONGEST_ID, LOST, KeptJob, now
+from job_steps._agent._job import LONGEST_ID, KeptJob, now
 from job_steps._agent._leftovers import end_leftovers
 from job_steps._agent._running import Prepared, Rules, prepare, remove_left_containers, run
 from job_steps._call_errors import CallFailed
@@ -76,7 +76,7 @@ class Service:
             if not job.state.is_over:
                 await to_thread.run_sync(end_leftovers, job.mark)
                 await remove_left_containers(job.mark, job.note)
-                job.end(RunState.FAILURE, LOST, Cause.LOST)
+                job.lose()
 
     @property
     def running(self) -> int:
@@ -146,15 +146,18 @@ class Service:
         """Run a job to its end, whatever that is."""
         try:
             with job.scope:
-                outcome = await run(
-                    prepared,
-                    mark=job.mark,
-                    files=job.files,
-                    note=job.note,
-                    log=job.log.write,
-                    on_result=job.grow,
-                    holding=job.holding,
-                )
+                async with anyio.create_task_group() as beside:
+                    beside.start_soon(job.save_while_it_grows)
+                    outcome = await run(
+                        prepared,
+                        mark=job.mark,
+                        files=job.files,
+                        note=job.note,
+                        log=job.log.write,
+                        on_result=job.grow,
+                        holding=job.holding,
+                    )
+                    beside.cancel_scope.cancel()
                 job.end(outcome.state, outcome.message, outcome.cause)
         except OSError as error:  # a disk is full, for example
             job.end(RunState.FAILURE, f"the job cannot be run there: {error.strerror or error}")

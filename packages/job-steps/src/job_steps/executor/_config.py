@@ -1,12 +1,16 @@
 """The operator's settings, the table ``[executors.steps]``: how steps are run, and what they may be."""
 
+from typing import Literal
+
 from attrs import field, frozen
 from attrs.validators import gt, min_len, optional
 
 from fleeting import Duration
 from job_steps import StepsInvalid, read_steps
 from job_steps._gate import written
-from job_steps._policy import Policy
+from job_steps._limits import Limits
+from job_steps._policy import LEAST_MEMORY, Policy
+from job_steps._sizes import size_of
 
 
 @frozen(kw_only=True)
@@ -48,10 +52,19 @@ class PolicySettings:
     breakpoint_timeout: Duration | None = field(default=None, validator=optional(gt(0)))
     """How long a job may be held, at most; without it, a day. A job that does not say is held for an hour, at most."""
 
+    memory: str | None = None
+    """How much memory the command of each step may have with all that it starts, such as ``"512m"``; it is killed if it
+    needs more. Without it, as much as there is."""
+
+    network: Literal["none"] | None = None
+    """``"none"``: no command of a step may have the network. An instance that cannot keep that refuses the job."""
+
     def __attrs_post_init__(self) -> None:
         """See that the steps that are added can be read."""
         _see_that_they_can_be_read("before", self.before)
         _see_that_they_can_be_read("after", self.after)
+        if self.memory is not None and size_of(self.memory) < LEAST_MEMORY:
+            raise ValueError("a memory of at least 6m")
 
     @property
     def policy(self) -> Policy:
@@ -68,6 +81,8 @@ class PolicySettings:
             timeout=self.timeout,
             breakpoints=self.breakpoints,
             breakpoint_timeout=self.breakpoint_timeout,
+            memory=None if self.memory is None else size_of(self.memory),
+            network=self.network,
         )
 
 
@@ -105,7 +120,11 @@ class StepsConfig:
 
     def __attrs_post_init__(self) -> None:
         """See that whoever runs the steps can do what the policy says."""
-        if self.step_runner is not None and self.policy.policy.restricts:
+        if self.step_runner is None:
+            return
+        if self.policy.policy.restricts:
             raise ValueError(
                 "a policy that refuses no step, or no step_runner, which loads what steps refer to without asking"
             )
+        if self.policy.policy.limits != Limits():
+            raise ValueError("a policy without memory and network, or no step_runner, which keeps no such limits")

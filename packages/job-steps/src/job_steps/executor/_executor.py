@@ -18,6 +18,7 @@ from attrs import define, evolve, field
 
 from fleeting import ConnectError, Unreachable, Unsupported
 from fleeting.connectors import ReportsSystem, RunsDetached, Sink
+from fleeting.errors import CommandLost
 from fleeting.plugins import format_duration
 from job_steps import StepResult, StepsInvalid
 from job_steps._policy import PolicyRefused
@@ -213,9 +214,13 @@ class StepsExecutor:
         limit = self._config.policy.policy.time_limit(job.timeout)
         timed_out = f"took longer than {format_duration(limit or 0)}"
         left = math.inf if limit is None else limit - max(0.0, elapsed) + GRACE
-        followed = await self._followed(there, output, left, timed_out)
-        if followed is None and await there.is_over():  # it ended by itself, and only its output took so long
-            followed = await there.follow(output.size, output, timed_out=timed_out)
+        try:
+            followed = await self._followed(there, output, left, timed_out)
+            if followed is None and await there.is_over():  # it ended by itself, and only its output took so long
+                followed = await there.follow(output.size, output, timed_out=timed_out)
+        except CommandLost:
+            await there.keep_results(artifacts)
+            raise
         if followed is None:
             with anyio.move_on_after(LAST_WORDS):
                 await there.follow(output.size, output, timed_out=timed_out)

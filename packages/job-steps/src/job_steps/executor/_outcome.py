@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 from fleeting import Usage
 from job_steps import StepResult
+from job_steps._results import OUT_OF_MEMORY
 from job_steps.client import Cause, JobStatus, RunState
 from job_steps.executor._list import SCRIPT
 from taskscaler.executors import JobOutcome, Verdict
@@ -50,6 +51,8 @@ def _failed(result: StepResult) -> tuple[str, StepResult | None]:
 
 
 def _how(failed: StepResult) -> str:
+    if failed.cause == OUT_OF_MEMORY and failed.error:
+        return failed.error.removeprefix("the command ")
     if failed.exit_code:
         return f"exited with {failed.exit_code}"
     return f"failed: {failed.error}" if failed.error else "failed"

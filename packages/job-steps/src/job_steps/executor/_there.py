@@ -138,6 +138,15 @@ class There:
             await to_thread.run_sync(_remove, temporary)
         return outcome
 
+    async def keep_results(self, artifacts: Path) -> None:
+        """Write down how the steps of a job went that is lost, as far as the service knows; else nothing."""
+        if (result := await self.result()) is not None:
+            temporary = await to_thread.run_sync(partial(_neighbour, artifacts))
+            try:
+                await to_thread.run_sync(_finish, temporary / "artifacts", result, artifacts)
+            finally:
+                await to_thread.run_sync(_remove, temporary)
+
     async def end(self) -> Completed:
         """End it if it runs, and leave nothing of it."""
         await self.client.close(self.name)

@@ -1,0 +1,249 @@
+"""Control groups of commands: what they count, what they limit, and that they leave nothing; by a kernel of our own."""
+
+import os
+import signal
+import sys
+from pathlib import Path
+
+import anyio
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from job_steps import Resources
+from job_steps._cgroups import Cgroups, Hierarchy, cgroups_here, may_be_used, own_group, prepared
+from job_steps._limits import Limits
+from job_steps._process import run_command
+from tests.fleeting.local_agents import POLL
+from tests.job_steps.agents import PATIENCE
+from tests.job_steps.groups import KernelsGroups
+from tests.job_steps.running import ENV
+
+pytestmark = pytest.mark.anyio
+
+MIB = 1 << 20
+
+
+@pytest.fixture
+def kernel(tmp_path: Path) -> KernelsGroups:
+    """A group without processes of its own."""
+    directory = tmp_path / "group"
+    directory.mkdir()
+    return KernelsGroups(directory)
+
+
+def ready(kernel: KernelsGroups) -> Cgroups:
+    """Make what makes groups there."""
+    found = prepared(kernel)
+    assert found
+    return found
+
+
+async def gone(cgroups: Cgroups, kernel: KernelsGroups) -> None:
+    """Wait until no group is left: what was killed takes a moment to end."""
+    with anyio.fail_after(PATIENCE):
+        while kernel.names():
+            cgroups.tidy()
+            await anyio.sleep(POLL)
+
+
+def only(kernel: KernelsGroups) -> str:
+    """The one group of a command that there is."""
+    (name,) = (each for each in kernel.names() if not each.endswith("-own"))
+    return name
+
+
+async def test_a_group_counts_what_its_command_uses(kernel: KernelsGroups, tmp_path: Path) -> None:
+    """All four figures, in place of the kernel's of processes; afterwards there is no group."""
+    cgroups = ready(kernel)
+
+    async def use(_: bytes) -> None:
+        kernel.spend(only(kernel), usec=7_500_000, read=4096, written=8192)
+        kernel.charge(only(kernel), 3 * MIB)
+
+    ended = await run_command(["sh", "-c", "echo; sleep 0.1"], cwd=str(tmp_path), env=ENV, sink=use, cgroups=cgroups)
+    figures = ("cpu_seconds", "peak_memory", "read_bytes", "written_bytes")
+    assert ended.resources == Resources(
+        cpu_seconds=7.5, peak_memory=3 * MIB, read_bytes=4096, written_bytes=8192, by_cgroup=figures
+    )
+    assert (ended.code, ended.out_of_memory) == (0, False)
+    await gone(cgroups, kernel)
+
+
+async def test_a_command_over_its_memory_is_killed_with_all_that_it_started(
+    kernel: KernelsGroups, tmp_path: Path
+) -> None:
+    """It is in its group from the first moment on, so what it starts is; what runs beside it goes on."""
+    cgroups = ready(kernel)
+    other = cgroups.make()
+    assert other
+    beside = await anyio.open_process(["sleep", "1000"], start_new_session=True)
+    assert other.take(beside.pid)
+    group = ""
+
+    async def leak(_: bytes) -> None:
+        nonlocal group
+        (group,) = (each for each in kernel.names() if each != other.name)
+        assert (kernel.directory / group / "memory.max").read_text() == f"{64 * MIB}\n"
+        kernel.charge(group, 65 * MIB)
+
+    ended = await run_command(
+        ["sh", "-c", "echo; exec sleep 1000"],
+        cwd=str(tmp_path),
+        env=ENV,
+        sink=leak,
+        limits=Limits(memory=64 * MIB),
+        cgroups=cgroups,
+    )
+    assert (ended.code, ended.out_of_memory) == (-signal.SIGKILL, True)
+    assert ended.resources.peak_memory == 64 * MIB
+    assert beside.returncode is None
+    other.kill()
+    assert await beside.wait() == -signal.SIGKILL
+    cgroups.release(other)
+    await gone(cgroups, kernel)
+
+
+async def test_what_was_killed_elsewhere_was_not_out_of_memory(kernel: KernelsGroups, tmp_path: Path) -> None:
+    """A signal alone says nothing, and neither does a process that was killed in a command that succeeded."""
+    cgroups = ready(kernel)
+    killed = await run_command(["sh", "-c", "kill -9 $$"], cwd=str(tmp_path), env=ENV, sink=_ignore, cgroups=cgroups)
+    assert (killed.code, killed.out_of_memory) == (-signal.SIGKILL, False)
+
+    async def count(_: bytes) -> None:
+        (kernel.directory / only(kernel) / "memory.events").write_text("oom 1\noom_kill 1\n")
+
+    fine = await run_command(["sh", "-c", "echo; sleep 0.1"], cwd=str(tmp_path), env=ENV, sink=count, cgroups=cgroups)
+    assert (fine.code, fine.out_of_memory) == (0, False)
+
+
+async def test_what_stays_in_the_background_keeps_its_group_until_it_ends(
+    kernel: KernelsGroups, tmp_path: Path
+) -> None:
+    """And with that, its limit; then the next command removes it."""
+    cgroups = ready(kernel)
+    left = await anyio.open_process(["sleep", "1000"])
+    group = cgroups.make()
+    assert group
+    assert group.take(left.pid)
+    cgroups.release(group)
+    assert group.name in kernel.names()
+    group.kill()
+    await left.wait()
+    with anyio.fail_after(PATIENCE):
+        while kernel.processes(group.name):  # noqa: ASYNC110  (it tells nobody)
+            await anyio.sleep(POLL)
+    ended = await run_command(["true"], cwd=str(tmp_path), env=ENV, sink=_ignore, cgroups=cgroups)
+    assert ended.code == 0
+    assert kernel.names() == []
+
+
+def test_controllers_are_passed_on_where_nobody_is_in_the_way(kernel: KernelsGroups) -> None:
+    """This process moves out of the way, with those that started it; a stranger's is not moved."""
+    kernel.own.update({os.getpid(), os.getppid()})
+    KernelsGroups.__attrs_post_init__(kernel)
+    ready(kernel)
+    assert kernel.read("cgroup.subtree_control").split() == ["io", "memory"]
+    assert set(kernel.processes(f"job-steps-{os.getpid()}-own")) == {os.getpid(), os.getppid()}
+
+
+async def test_without_controllers_a_group_counts_cpu_time_alone(kernel: KernelsGroups, tmp_path: Path) -> None:
+    """Where others' processes are in the group; a limit of memory is kept by other means then."""
+    async with await anyio.open_process(["sleep", "1000"]) as stranger:
+        kernel.own.update({os.getpid(), stranger.pid})
+        KernelsGroups.__attrs_post_init__(kernel)
+        cgroups = ready(kernel)
+        assert kernel.read("cgroup.subtree_control") == ""
+        assert kernel.own == {os.getpid(), stranger.pid}
+        stranger.kill()
+    leak = ["python3", "-c", "import time; x = bytearray(100 << 20); time.sleep(1000)"]
+    ended = await run_command(
+        leak, cwd=str(tmp_path), env=ENV, sink=_ignore, limits=Limits(memory=64 * MIB), cgroups=cgroups
+    )
+    assert (ended.code, ended.out_of_memory) == (-signal.SIGKILL, True)
+    assert ended.resources.by_cgroup == ("cpu_seconds",)
+    assert ended.resources.peak_memory >= 64 * MIB
+
+
+def test_groups_of_processes_that_are_gone_are_removed(kernel: KernelsGroups) -> None:
+    """Those of this one, and whatever others have made, stay."""
+    for name in ("job-steps-999999999-1", f"job-steps-{os.getpid()}-77", "docker"):
+        kernel.make(name)
+    ready(kernel)
+    assert sorted(kernel.names()) == ["docker", f"job-steps-{os.getpid()}-77"]
+
+
+@pytest.mark.parametrize(
+    ("own", "mount", "found"),
+    [
+        ("0::/user.slice/a\n", "30 23 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw", "/sys/fs/cgroup/user.slice/a"),
+        ("4:memory:/x\n0::/\n", "30 23 0:26 / /sys/fs/cgroup/unified rw - cgroup2 none rw", "/sys/fs/cgroup/unified"),
+        ("0::/docker/1/a\n", "30 23 0:26 /docker/1 /a\\040b rw - cgroup2 cgroup rw", "/a b/a"),
+        ("0::/docker/1\n", "30 23 0:26 /docker/1 /cg rw shared:9 - cgroup2 cgroup rw", "/cg"),
+        ("0::/other\n", "30 23 0:26 /docker/1 /cg rw - cgroup2 cgroup rw", None),
+        ("0::/../other\n", "30 23 0:26 / /cg rw - cgroup2 cgroup rw", None),
+        ("4:memory:/x\n", "30 23 0:26 / /cg rw - cgroup cgroup rw,memory", None),
+    ],
+)
+def test_the_group_of_this_process_is_found(tmp_path: Path, own: str, mount: str, found: str | None) -> None:
+    """Wherever its hierarchy is mounted, and in a container."""
+    (tmp_path / "self").mkdir()
+    (tmp_path / "self/cgroup").write_text(own)
+    (tmp_path / "self/mountinfo").write_text(f"22 1 254:0 / / rw - ext4 /dev/vda rw\n{mount}\n")
+    assert own_group(tmp_path) == (None if found is None else Path(found))
+
+
+def test_systemds_groups_are_left_alone(kernel: KernelsGroups, tmp_path: Path) -> None:
+    """Root could write everywhere; only what a unit was given is its own. Elsewhere, who may write may divide."""
+    assert may_be_used(kernel.directory, tmp_path / "no-systemd")
+    assert may_be_used(kernel.directory, tmp_path) is (os.geteuid() != 0)
+    assert not may_be_used(tmp_path / "nothing", tmp_path / "no-systemd")
+
+
+BURN = """
+import time
+while time.process_time() < 0.2: pass
+open("fifo", "w").write(f"{time.process_time()}\\n")
+"""
+"""A program that says how much CPU time it has used."""
+
+
+async def test_this_machines_kernel_does_what_ours_does(tmp_path: Path) -> None:
+    """Where it lets us make groups, one counts a process that nobody waits for, too, and is removed."""
+    directory = own_group()
+    can = directory is not None and may_be_used(directory)
+    cgroups = cgroups_here()
+    assert (cgroups is not None) is can
+    heard = bytearray()
+
+    async def hear(data: bytes) -> None:
+        heard.extend(data)
+
+    command = ["sh", "-c", 'mkfifo fifo; "$0" -I -S -c "$1" & exec head -1 fifo', sys.executable, BURN]
+    ended = await run_command(command, cwd=str(tmp_path), env=ENV, sink=hear, cgroups=cgroups)
+    assert ended.code == 0
+    assert ("cpu_seconds" in ended.resources.by_cgroup) is can
+    assert (ended.resources.cpu_seconds > 0.5 * float(heard)) is can, "it may have begun a moment before its group"
+    if cgroups:
+        cgroups.tidy()  # that process may have ended a moment later
+        assert len(cgroups._left) <= 1, "at most the one that it was in"
+
+
+NAMES = ("cpu_seconds", "peak_memory", "read_bytes", "written_bytes")
+
+
+@given(st.lists(st.sets(st.sampled_from(NAMES)), max_size=5))
+def test_a_sum_is_a_groups_if_all_of_it_is(each: list[set[str]]) -> None:
+    """Otherwise, something was left out of it."""
+    used = [Resources(by_cgroup=tuple(name for name in NAMES if name in names)) for names in each]
+    assert set(Resources.of_all(used).by_cgroup) == (set.intersection(*each) if each else set())
+
+
+async def _ignore(_: bytes) -> None:
+    """Hear nothing."""
+
+
+def test_a_hierarchy_is_read_within_bounds(tmp_path: Path) -> None:
+    """Whatever is there in the kernel's place."""
+    (tmp_path / "file").write_bytes(b"x" * (1 << 20))
+    assert len(Hierarchy(tmp_path).read("file")) == 1 << 16
