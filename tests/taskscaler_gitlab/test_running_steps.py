@@ -2,6 +2,7 @@
 
 import json
 import re
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -220,6 +221,26 @@ async def test_a_jobs_variables_do_not_change_what_a_policy_adds(tmp_path: Path)
         assert "\nevil\nown it is the job\n" in log
         assert log.count("\nevil\n") == 1
         assert not [*desk.home.rglob("steps-environment.json")]
+
+
+LIMITED = OwnSettings(steps_policy=PolicySettings(memory="64m", network="none"))
+_LEAKS = "import time; x = bytearray(100 << 20); time.sleep(1000)"
+LEAK = {"name": "leak", "script": f"exec {sys.executable} -I -S -c '{_LEAKS}'"}
+QUIET = {"name": "quiet", "script": "cat /proc/net/route | wc -l"}
+OVER = "killed: it needed more memory than its limit `memory` allows, which is 64 MiB; it had "
+
+
+async def test_the_operators_limits_are_in_force(tmp_path: Path) -> None:
+    """For each step of a job; one that exceeds them fails it, and log, record and results say how."""
+    async with desk_on(tmp_path, taskscaler=LIMITED) as desk:
+        job = await desk.run(steps(QUIET, LEAK, {"name": "never", "script": "echo never"}), patience=PATIENCE)
+        log, result = desk.log(job), results_of(desk, job.job)
+    assert (job.state.value, job.failure_reason, job.exit_code) == ("failed", "script_failure", 137), log
+    assert "\n1\n" in log, "a table of routes with nothing but its heading"
+    assert f'Step "leak" was {OVER}' in log
+    assert "\nnever\n" not in log
+    assert [each.cause for each in result.steps] == [None, "out_of_memory"]
+    assert [*steps_in_words(result)][1].startswith(f"step leak failed: the command was {OVER}")
 
 
 BREAKABLE = OwnSettings(steps_policy=PolicySettings(breakpoints=True))

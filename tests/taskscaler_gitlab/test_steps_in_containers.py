@@ -1,5 +1,6 @@
 """GitLab's jobs with `run` in containers, on a real daemon: an agent in the job's own image carries them out."""
 
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from tests.fleeting_docker_engine.daemons import IMAGE, Daemon
 from tests.job_steps.images import PYTHON_IMAGE, import_python
 from tests.taskscaler_gitlab.desks import Desk, desk_on, leaving
 from tests.taskscaler_gitlab.test_jobs_in_containers import executor_of, settings_of
-from tests.taskscaler_gitlab.test_running_steps import results_of, steps
+from tests.taskscaler_gitlab.test_running_steps import LEAK, LIMITED, OVER, PATIENCE, QUIET, results_of, steps
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("python")]
 
@@ -68,3 +69,17 @@ async def test_an_image_without_python_is_named(desk: Desk) -> None:
     job = await desk.run(steps({"name": "one", "script": "true"}, image=Image(name=IMAGE)))
     assert job.failure_reason == "script_failure"
     assert "which needs Python 3.10 or later in its image; use another image" in desk.log(job)
+
+
+async def test_the_operators_limits_are_in_force_in_a_container(docker: Daemon, tmp_path: Path) -> None:
+    """The agent in there keeps them: of memory by what it looks at, of the network because the job has none."""
+    settings = settings_of(image=PYTHON_IMAGE)
+    make = lambda: executor_of(docker, settings, tmp_path)  # noqa: E731
+    leak = {**LEAK, "script": str(LEAK["script"]).replace(sys.executable, "python3")}
+    async with desk_on(tmp_path, make, executor="docker-autoscaler", docker=settings, taskscaler=LIMITED) as desk:
+        job = await desk.run(steps(QUIET, leak), patience=PATIENCE)
+        log, result = desk.log(job), results_of(desk, job.job)
+    assert (job.failure_reason, job.exit_code) == ("script_failure", 137), log
+    assert "\n1\n" in log, "a table of routes with nothing but its heading"
+    assert f'Step "leak" was {OVER}' in log
+    assert [each.cause for each in result.steps] == [None, "out_of_memory"]

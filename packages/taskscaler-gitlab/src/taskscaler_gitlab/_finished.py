@@ -176,7 +176,8 @@ def steps_in_words(result: StepResult) -> Iterator[str]:
             case Status.SUCCESS:
                 how = f"succeeded{took}"
             case Status.FAILURE:
-                why = f"exited with {each.exit_code}" if each.exit_code else f"failed: {each.error or 'see its log'}"
+                is_said = each.exit_code and not each.cause
+                why = f"exited with {each.exit_code}" if is_said else f"failed: {each.error or 'see its log'}"
                 how = f"{one_line(why)}{took}"
             case Status.CANCELLED:
                 how = f"was cancelled{took}"
