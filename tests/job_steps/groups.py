@@ -113,8 +113,10 @@ class KernelsGroups(Hierarchy):
         path.write_text(" ".join(sorted({*path.read_text().split(), controller})))
 
     def _take(self, name: str, process: int) -> None:
-        if not _runs(process):
+        if not Path(f"/proc/{process}").exists():
             raise OSError(errno.ESRCH, os.strerror(errno.ESRCH))
+        if not _runs(process):
+            return  # nobody has waited for it yet: the kernel says nothing, and does nothing
         self.own.discard(process)
         for group in self.names():
             there = [each for each in self.processes(group) if each != process]

@@ -2,18 +2,32 @@
 
 import os
 import signal
+import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import anyio
 import pytest
+from attrs import define
 from hypothesis import given
 from hypothesis import strategies as st
 
 from job_steps import Resources
-from job_steps._cgroups import Cgroups, Hierarchy, cgroups_here, may_be_used, own_group, prepared
+from job_steps._cgroups import (
+    Cgroups,
+    Hierarchy,
+    _groups_with_memory,
+    cgroups_here,
+    may_be_used,
+    oom_kills,
+    own_group,
+    prepared,
+)
+from job_steps._keeping import Keeping, kept
 from job_steps._limits import Limits
-from job_steps._process import run_command
+from job_steps._process import Ended, run_command
+from job_steps._results import OutOfMemory
 from tests.fleeting.local_agents import POLL
 from tests.job_steps.agents import PATIENCE
 from tests.job_steps.groups import KernelsGroups
@@ -32,9 +46,9 @@ def kernel(tmp_path: Path) -> KernelsGroups:
     return KernelsGroups(directory)
 
 
-def ready(kernel: KernelsGroups) -> Cgroups:
+def ready(kernel: KernelsGroups, *, moves: bool = False) -> Cgroups:
     """Make what makes groups there."""
-    found = prepared(kernel)
+    found = prepared(kernel, moves=moves)
     assert found
     return found
 
@@ -53,20 +67,43 @@ def only(kernel: KernelsGroups) -> str:
     return name
 
 
+@define
+class Busy:
+    """A command that says something, and waits until it is in its group before it ends."""
+
+    kernel: KernelsGroups
+    directory: Path
+    keeping: Keeping
+
+    async def run(self, inside: Callable[[str], None], code: int = 0) -> Ended:
+        """Run it, with something that happens while it is in its group."""
+
+        async def hear(_: bytes) -> None:
+            with anyio.fail_after(PATIENCE):
+                while not self.kernel.processes(only(self.kernel)):  # noqa: ASYNC110  (it tells nobody)
+                    await anyio.sleep(POLL)
+            inside(only(self.kernel))
+            (self.directory / "go").touch()
+
+        (self.directory / "go").unlink(missing_ok=True)
+        command = ["sh", "-c", f"echo; while [ ! -e go ]; do sleep 0.05; done; exit {code}"]
+        return await run_command(command, cwd=str(self.directory), env=ENV, sink=hear, keeping=self.keeping)
+
+
 async def test_a_group_counts_what_its_command_uses(kernel: KernelsGroups, tmp_path: Path) -> None:
     """All four figures, in place of the kernel's of processes; afterwards there is no group."""
     cgroups = ready(kernel)
 
-    async def use(_: bytes) -> None:
-        kernel.spend(only(kernel), usec=7_500_000, read=4096, written=8192)
-        kernel.charge(only(kernel), 3 * MIB)
+    def use(group: str) -> None:
+        kernel.spend(group, usec=70_500_000, read=1 << 40, written=2 << 40)
+        kernel.charge(group, 3 * MIB)
 
-    ended = await run_command(["sh", "-c", "echo; sleep 0.1"], cwd=str(tmp_path), env=ENV, sink=use, cgroups=cgroups)
+    ended = await Busy(kernel, tmp_path, Keeping(cgroups=cgroups)).run(use)
     figures = ("cpu_seconds", "peak_memory", "read_bytes", "written_bytes")
     assert ended.resources == Resources(
-        cpu_seconds=7.5, peak_memory=3 * MIB, read_bytes=4096, written_bytes=8192, by_cgroup=figures
+        cpu_seconds=70.5, peak_memory=3 * MIB, read_bytes=1 << 40, written_bytes=2 << 40, by_cgroup=figures
     )
-    assert (ended.code, ended.out_of_memory) == (0, False)
+    assert (ended.code, ended.out_of_memory) == (0, None)
     await gone(cgroups, kernel)
 
 
@@ -87,15 +124,11 @@ async def test_a_command_over_its_memory_is_killed_with_all_that_it_started(
         assert (kernel.directory / group / "memory.max").read_text() == f"{64 * MIB}\n"
         kernel.charge(group, 65 * MIB)
 
-    ended = await run_command(
-        ["sh", "-c", "echo; exec sleep 1000"],
-        cwd=str(tmp_path),
-        env=ENV,
-        sink=leak,
-        limits=Limits(memory=64 * MIB),
-        cgroups=cgroups,
-    )
-    assert (ended.code, ended.out_of_memory) == (-signal.SIGKILL, True)
+    command = ["sh", "-c", "echo; exec sleep 1000"]
+    async with kept(Limits(memory=64 * MIB), cgroups) as keeping:
+        ended = await run_command(command, cwd=str(tmp_path), env=ENV, sink=leak, keeping=keeping)
+    assert ended.code == -signal.SIGKILL
+    assert ended.out_of_memory == OutOfMemory(had=64 * MIB, allowed=64 * MIB)
     assert ended.resources.peak_memory == 64 * MIB
     assert beside.returncode is None
     other.kill()
@@ -104,17 +137,31 @@ async def test_a_command_over_its_memory_is_killed_with_all_that_it_started(
     await gone(cgroups, kernel)
 
 
+def test_a_command_that_is_over_at_once_was_in_no_group(kernel: KernelsGroups) -> None:
+    """The kernel puts nothing that has ended into a group, and does not say so: its figures are not from there."""
+    cgroups = ready(kernel)
+    group = cgroups.make()
+    assert group
+    with subprocess.Popen([sys.executable, "-I", "-S", "-c", ""]) as process:
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        assert not group.take(process.pid)
+    cgroups.release(group)
+    assert kernel.names() == []
+
+
 async def test_what_was_killed_elsewhere_was_not_out_of_memory(kernel: KernelsGroups, tmp_path: Path) -> None:
     """A signal alone says nothing, and neither does a process that was killed in a command that succeeded."""
-    cgroups = ready(kernel)
-    killed = await run_command(["sh", "-c", "kill -9 $$"], cwd=str(tmp_path), env=ENV, sink=_ignore, cgroups=cgroups)
-    assert (killed.code, killed.out_of_memory) == (-signal.SIGKILL, False)
+    keeping = Keeping(cgroups=ready(kernel))
+    killed = await run_command(["sh", "-c", "kill -9 $$"], cwd=str(tmp_path), env=ENV, sink=_ignore, keeping=keeping)
+    assert (killed.code, killed.out_of_memory) == (-signal.SIGKILL, None)
 
-    async def count(_: bytes) -> None:
-        (kernel.directory / only(kernel) / "memory.events").write_text("oom 1\noom_kill 1\n")
+    def count(group: str) -> None:
+        (kernel.directory / group / "memory.events").write_text("oom 0\noom_kill 1\n")
 
-    fine = await run_command(["sh", "-c", "echo; sleep 0.1"], cwd=str(tmp_path), env=ENV, sink=count, cgroups=cgroups)
-    assert (fine.code, fine.out_of_memory) == (0, False)
+    busy = Busy(kernel, tmp_path, keeping)
+    fine, above = await busy.run(count), await busy.run(count, code=7)
+    assert (fine.code, fine.out_of_memory) == (0, None)
+    assert (above.code, above.out_of_memory) == (7, OutOfMemory(had=0, allowed=None)), "a limit above it was reached"
 
 
 async def test_what_stays_in_the_background_keeps_its_group_until_it_ends(
@@ -133,16 +180,20 @@ async def test_what_stays_in_the_background_keeps_its_group_until_it_ends(
     with anyio.fail_after(PATIENCE):
         while kernel.processes(group.name):  # noqa: ASYNC110  (it tells nobody)
             await anyio.sleep(POLL)
-    ended = await run_command(["true"], cwd=str(tmp_path), env=ENV, sink=_ignore, cgroups=cgroups)
+    keeping = Keeping(cgroups=cgroups)
+    ended = await run_command(["true"], cwd=str(tmp_path), env=ENV, sink=_ignore, keeping=keeping)
     assert ended.code == 0
     assert kernel.names() == []
 
 
 def test_controllers_are_passed_on_where_nobody_is_in_the_way(kernel: KernelsGroups) -> None:
-    """This process moves out of the way, with those that started it; a stranger's is not moved."""
+    """An agent moves out of the way, with those that started it; a program that only runs steps does not."""
     kernel.own.update({os.getpid(), os.getppid()})
     KernelsGroups.__attrs_post_init__(kernel)
     ready(kernel)
+    assert kernel.read("cgroup.subtree_control").split() == []
+    assert kernel.own == {os.getpid(), os.getppid()}
+    ready(kernel, moves=True)
     assert kernel.read("cgroup.subtree_control").split() == ["io", "memory"]
     assert set(kernel.processes(f"job-steps-{os.getpid()}-own")) == {os.getpid(), os.getppid()}
 
@@ -152,17 +203,45 @@ async def test_without_controllers_a_group_counts_cpu_time_alone(kernel: Kernels
     async with await anyio.open_process(["sleep", "1000"]) as stranger:
         kernel.own.update({os.getpid(), stranger.pid})
         KernelsGroups.__attrs_post_init__(kernel)
-        cgroups = ready(kernel)
+        cgroups = ready(kernel, moves=True)
         assert kernel.read("cgroup.subtree_control") == ""
         assert kernel.own == {os.getpid(), stranger.pid}
         stranger.kill()
     leak = ["python3", "-c", "import time; x = bytearray(100 << 20); time.sleep(1000)"]
-    ended = await run_command(
-        leak, cwd=str(tmp_path), env=ENV, sink=_ignore, limits=Limits(memory=64 * MIB), cgroups=cgroups
-    )
-    assert (ended.code, ended.out_of_memory) == (-signal.SIGKILL, True)
+    async with kept(Limits(memory=64 * MIB), cgroups) as keeping:
+        ended = await run_command(leak, cwd=str(tmp_path), env=ENV, sink=_ignore, keeping=keeping)
+    assert ended.code == -signal.SIGKILL
+    assert ended.out_of_memory
+    assert (ended.out_of_memory.allowed, ended.out_of_memory.had >= 64 * MIB) == (64 * MIB, True)
     assert ended.resources.by_cgroup == ("cpu_seconds",)
     assert ended.resources.peak_memory >= 64 * MIB
+
+
+def test_what_kills_a_command_in_a_container_is_counted_there(tmp_path: Path) -> None:
+    """By version 2, or by version 1 of the memory alone; where the kernel does not count it, nobody says anything."""
+    for each in ("self", "v1", "v2"):
+        (tmp_path / each).mkdir()
+    assert oom_kills(tmp_path) is None
+    _groups_with_memory.cache_clear()
+    (tmp_path / "self/cgroup").write_text("5:cpu,memory:/docker/1\n0::/\n")
+    (tmp_path / "self/mountinfo").write_text(
+        f"30 23 0:26 / {tmp_path}/v2 rw - cgroup2 cgroup2 rw\n"
+        f"31 23 0:27 /docker/1 {tmp_path}/v1 ro - cgroup cgroup rw,cpu,memory\n"
+    )
+    assert oom_kills(tmp_path) is None
+    (tmp_path / "v1/memory.oom_control").write_text("oom_kill_disable 0\nunder_oom 0\noom_kill 3\n")
+    assert oom_kills(tmp_path) == 3
+    (tmp_path / "v2/memory.events").write_text("low 0\noom 0\noom_kill 5\n")
+    assert oom_kills(tmp_path) == 5
+
+
+def test_a_name_that_is_taken_is_passed_over(kernel: KernelsGroups) -> None:
+    """An earlier process may have had this one's id, and something of it still runs."""
+    cgroups = ready(kernel)
+    kernel.make(f"job-steps-{os.getpid()}-2")
+    group = cgroups.make()
+    assert group
+    assert group.name == f"job-steps-{os.getpid()}-3"
 
 
 def test_groups_of_processes_that_are_gone_are_removed(kernel: KernelsGroups) -> None:
@@ -178,6 +257,8 @@ def test_groups_of_processes_that_are_gone_are_removed(kernel: KernelsGroups) ->
     [
         ("0::/user.slice/a\n", "30 23 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw", "/sys/fs/cgroup/user.slice/a"),
         ("4:memory:/x\n0::/\n", "30 23 0:26 / /sys/fs/cgroup/unified rw - cgroup2 none rw", "/sys/fs/cgroup/unified"),
+        ("0::/a/job-steps-7-own\n", "30 23 0:26 / /cg rw - cgroup2 cgroup rw", "/cg/a"),
+        ("0::/a/job-steps-7-1\n", "30 23 0:26 / /cg rw - cgroup2 cgroup rw", "/cg/a/job-steps-7-1"),
         ("0::/docker/1/a\n", "30 23 0:26 /docker/1 /a\\040b rw - cgroup2 cgroup rw", "/a b/a"),
         ("0::/docker/1\n", "30 23 0:26 /docker/1 /cg rw shared:9 - cgroup2 cgroup rw", "/cg"),
         ("0::/other\n", "30 23 0:26 /docker/1 /cg rw - cgroup2 cgroup rw", None),
@@ -194,9 +275,9 @@ def test_the_group_of_this_process_is_found(tmp_path: Path, own: str, mount: str
 
 
 def test_systemds_groups_are_left_alone(kernel: KernelsGroups, tmp_path: Path) -> None:
-    """Root could write everywhere; only what a unit was given is its own. Elsewhere, who may write may divide."""
+    """Only what a unit was given is its own, whoever could write there. Elsewhere, who may write may divide."""
     assert may_be_used(kernel.directory, tmp_path / "no-systemd")
-    assert may_be_used(kernel.directory, tmp_path) is (os.geteuid() != 0)
+    assert not may_be_used(kernel.directory, tmp_path)
     assert not may_be_used(tmp_path / "nothing", tmp_path / "no-systemd")
 
 
@@ -214,19 +295,34 @@ async def test_this_machines_kernel_does_what_ours_does(tmp_path: Path) -> None:
     can = directory is not None and may_be_used(directory)
     cgroups = cgroups_here()
     assert (cgroups is not None) is can
-    heard = bytearray()
+    before = [] if cgroups is None else cgroups.hierarchy.names()
+    heard: list[bytes] = []
+
+    def made() -> list[str]:
+        now = [] if cgroups is None else cgroups.hierarchy.names()
+        return [name for name in now if name not in before and name.startswith(f"job-steps-{os.getpid()}-")]
 
     async def hear(data: bytes) -> None:
-        heard.extend(data)
+        heard.append(data)
+        if cgroups and len(heard) == 1:
+            with anyio.fail_after(PATIENCE):
+                while not cgroups.hierarchy.read(f"{made()[0]}/cgroup.procs"):  # noqa: ASYNC110  (as above)
+                    await anyio.sleep(POLL)
+        (tmp_path / "go").touch()
 
-    command = ["sh", "-c", 'mkfifo fifo; "$0" -I -S -c "$1" & exec head -1 fifo', sys.executable, BURN]
-    ended = await run_command(command, cwd=str(tmp_path), env=ENV, sink=hear, cgroups=cgroups)
+    script = """
+        mkfifo fifo; echo ready; while [ ! -e go ]; do sleep 0.05; done
+        "$0" -I -S -c "$1" & exec head -1 fifo
+    """
+    command = ["sh", "-c", script, sys.executable, BURN]
+    ended = await run_command(command, cwd=str(tmp_path), env=ENV, sink=hear, keeping=Keeping(cgroups=cgroups))
     assert ended.code == 0
     assert ("cpu_seconds" in ended.resources.by_cgroup) is can
-    assert (ended.resources.cpu_seconds > 0.5 * float(heard)) is can, "it may have begun a moment before its group"
-    if cgroups:
-        cgroups.tidy()  # that process may have ended a moment later
-        assert len(cgroups._left) <= 1, "at most the one that it was in"
+    assert (ended.resources.cpu_seconds > 0.9 * float(heard[-1])) is can
+    with anyio.fail_after(PATIENCE):
+        while cgroups and made():  # that process may end a moment later
+            cgroups.tidy()
+            await anyio.sleep(POLL)
 
 
 NAMES = ("cpu_seconds", "peak_memory", "read_bytes", "written_bytes")

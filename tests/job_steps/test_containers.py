@@ -9,7 +9,7 @@ import anyio
 import pytest
 from attrs import define
 
-from job_steps import Status, StepResult, Variable
+from job_steps import Limits, Status, StepResult, Variable
 from job_steps._agent._running import Rules
 from job_steps._containers import remove_containers
 from job_steps._delegation import MAX_CONTAINERS, Delegation
@@ -439,3 +439,62 @@ async def test_what_cannot_be_had_of_an_image_is_named(bench: Bench) -> None:
     for step, error in wrong.items():
         result = await bench.run(f"- {{name: s, {step}}}\n")
         assert error in str(result.error)
+
+
+LEAK = f"exec {sys.executable} -I -S -c 'import time; x = bytearray(100 << 20); time.sleep(1000)'"
+
+LIMITED = Policy(memory=64 << 20, network="none")
+
+
+async def test_nothing_escapes_a_limit_by_a_container(bench: Bench) -> None:
+    """The engine keeps it for all in a container, also in one inside another; the agent in there, for each command."""
+    bench.project.add_script("leak", LEAK)
+    bench.project.add(
+        "outer",
+        "spec: {}\n---\nrun:\n- {name: quiet, script: cat /proc/net/route}\n"
+        "- {name: below, func: ../leak, container: test/b}\n",
+    )
+    result = await bench.run("- {name: build, func: ./outer, container: test/a}\n", policy=LIMITED)
+    assert result.status is Status.FAILURE
+    quiet, below = result.at(("build", "quiet")), result.at(("build", "below"))
+    assert (quiet.status, below.cause) == (Status.SUCCESS, "out_of_memory")
+    assert below.error
+    assert below.error.startswith(
+        "the command was killed: it needed more memory than its limit `memory` allows, which is 64 MiB; it had "
+    )
+    assert bench.project.lines[-1] == below.error.replace("the", "The", 1)
+    assert len([line for line in bench.project.lines if line.startswith("Iface")]) == 1
+    assert len(bench.project.lines) == 5, "and no route behind that heading"
+    for made in bench.made:
+        assert made["--network"] == ["none"]
+        assert made["--memory"] == made["--memory-swap"] == [str(128 << 20)]
+
+
+async def test_limits_of_a_library_call_reach_its_containers(bench: Bench) -> None:
+    """Not only those of a policy."""
+    await bench.run("- {name: s, script: echo, container: test/a}\n", limits=Limits(memory=32 << 20, network="none"))
+    (made,) = bench.made
+    assert (made["--network"], made["--memory"]) == (["none"], [str(96 << 20)])
+
+
+async def test_an_engine_that_cannot_limit_memory_makes_no_container(bench: Bench) -> None:
+    """It would only warn, and make one without the limit."""
+    (bench.engine / "info").write_text("WARNING: No memory limit support\nfalse")
+    result = await bench.run("- {name: s, script: echo, container: test/a}\n", policy=LIMITED)
+    assert result.error == (
+        "step `s`: the limit `memory` cannot be kept in a container here, so it is not started: this engine cannot"
+        " limit memory, for which its host needs control groups with the controller `memory`"
+    )
+    assert not (bench.engine / "made").exists()
+    fine = await bench.run("- {name: s, script: echo, container: test/a}\n", policy=Policy(network="none"))
+    assert fine.status is Status.SUCCESS
+
+
+async def test_a_container_that_is_killed_as_a_whole_is_named_with_its_limit(bench: Bench) -> None:
+    """The kernel may kill the agent in it, too."""
+    bench.image("killed", "kill -9 $$")
+    result = await bench.run("- {name: s, script: echo, container: test/killed}\n", policy=LIMITED)
+    assert result.error == (
+        "step `s`: the container of docker.io/test/killed:latest ended before its steps had (exit status 137: it was"
+        " killed; it may have needed more memory than its limit `memory` allows, which is 64 MiB)"
+    )

@@ -149,6 +149,40 @@ async def test_a_policy_that_forbids_the_inner_one_refuses_it_at_both_gates(
     assert (failed.name, failed.container) == ("below", f"docker.io/{OTHER}")
 
 
+LEAK = "import time; x = bytearray(500 << 20); time.sleep(1000)"
+
+
+async def test_no_limit_is_escaped_by_containers(job: Job, docker: Daemon, placed: Path, tmp_path: Path) -> None:
+    """The engine kills what needs more than anybody has looked at; where it cannot, there is no container at all."""
+    job.add("leak", f"spec: {{}}\n---\nexec: {{command: [python3, -c, '{LEAK}']}}\n")
+    job.add(
+        "limited",
+        "spec: {}\n---\nrun:\n- {name: quiet, script: 'wc -l < /proc/net/route'}\n"
+        f"- {{name: below, func: ../leak, container: {OTHER}}}\n",
+    )
+    steps = f"{{}}\n---\nrun:\n- {{name: s, func: ./limited, container: {PYTHON_IMAGE}}}\n"
+    policy = tmp_path / "policy.json"
+    policy.write_text(json.dumps({"memory": "64m", "network": "none"}))
+    async with docker.engine() as engine:
+        about = await engine.ask("GET", "/info")
+    with anyio.fail_after(PATIENCE):
+        async with agent(placed, tmp_path / "agent", options=("--policy", str(policy))) as (_, client):
+            await client.run(job.request("j", steps))
+            log = (await log_of(client, "j")).decode()
+            status, tree = await client.status("j"), await tree_of(client, "j")
+            await client.close("j")
+    assert status.state is RunState.FAILURE
+    if not about["MemoryLimit"]:
+        assert "the limit `memory` cannot be kept in a container here, so it is not started" in status.message
+        return
+    below = tree.at(("s", "below"))
+    assert (below.cause, below.exit_code) == ("out_of_memory", 137), status.message
+    said = "was killed: it needed more memory than its limit `memory` allows, which is 64 MiB; it had "
+    assert said in status.message
+    assert f"The command {said}" in log
+    assert "\n1\n" in log, "a table of routes with nothing but its heading"
+
+
 async def test_containers_go_with_their_job_and_with_their_agent(
     job: Job, docker: Daemon, placed: Path, tmp_path: Path
 ) -> None:

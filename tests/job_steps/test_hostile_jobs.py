@@ -135,7 +135,7 @@ async def test_no_job_is_kept_that_the_disk_does_not_take(tmp_path: Path, monkey
                 with pytest.raises(CallFailed, match="No space left on device") as failed:
                     await client.run(RunRequest(id="1", steps=_steps("echo"), work_dir=str(tmp_path)))
                 assert failed.value.code is Code.RESOURCE_EXHAUSTED
-        assert _open_files() == before
+        assert _open_files() <= before, "those of earlier tests may have been closed meanwhile"
         assert list((tmp_path / "jobs").iterdir()) == []
         await client.run(RunRequest(id="1", steps=_steps("echo"), work_dir=str(tmp_path)))
 

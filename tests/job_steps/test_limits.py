@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -14,8 +15,7 @@ import pytest
 from job_steps import Limits, Status, StepResult
 from job_steps._agent._running import Rules
 from job_steps._agent._service import Service
-from job_steps._grpc_server import serve
-from job_steps._limits import is_over, processes_of
+from job_steps._limits import memory_of, processes_of
 from job_steps.client import RunRequest, RunState, step_runner
 from job_steps.executor import PolicySettings
 from job_steps.executor._config import StepsConfig
@@ -40,6 +40,9 @@ time.sleep(1000)
 """
 """A program of which no process has 100 MiB, and all together have."""
 
+OVER = r"it needed more memory than its limit `memory` allows, which is 64 MiB; it had [0-9.]+ MiB"
+"""What is said of it."""
+
 SHARING = """
 import os, sys, time
 whole = bytearray(40 << 20)
@@ -53,16 +56,31 @@ sys.stdin.read()
 
 
 async def test_a_step_over_its_memory_is_killed_and_named(project: Project) -> None:
-    """With all that it has started; the result says so by name, and how much it may have."""
+    """With all that it has started; result and log say so by name, with how much it may have, and how much it had."""
     script = f"exec {sys.executable} -I -S -c '{LEAK}'"
     text = json.dumps([{"name": "small", "script": "echo fine"}, {"name": "leak", "script": script}])
     result = await project.run(text, limits=Limits(memory=64 * MIB))
-    why = "the command was killed: it needed more than 64 MiB of memory"
-    assert (result.status, result.error) == (Status.FAILURE, f"step `leak`: {why}")
     small, leak = result.steps
     assert (small.status, small.cause) == (Status.SUCCESS, None)
-    assert (leak.cause, leak.error, leak.exit_code) == ("out_of_memory", why, 128 + signal.SIGKILL)
+    assert (leak.status, leak.cause, leak.exit_code) == (Status.FAILURE, "out_of_memory", 128 + signal.SIGKILL)
+    assert leak.error
+    assert re.fullmatch(f"the command was killed: {OVER}", leak.error)
+    assert result.error == f"step `leak`: {leak.error}"
+    assert project.lines[-1] == leak.error.replace("the command", 'Step "leak"')
     assert leak.as_dict()["cause"] == "out_of_memory"
+    assert leak.resources
+    assert leak.resources.peak_memory >= 64 * MIB
+
+
+async def test_what_a_step_leaves_in_the_background_has_its_limit_too(project: Project) -> None:
+    """Where no control group has it: else a step would need no more than an `&` to have any amount."""
+    beside = f"{sys.executable} -I -S -c '{LEAK}' & echo $! > pid"
+    wait = "while kill -0 $(cat pid) 2>/dev/null; do sleep 0.05; done; echo gone"
+    text = json.dumps([{"name": "beside", "script": beside}, {"name": "wait", "script": wait}])
+    with anyio.fail_after(PATIENCE):
+        result = await project.run(text, limits=Limits(memory=64 * MIB))
+    assert (result.status, result.error) == (Status.SUCCESS, None)
+    assert project.lines[-1] == "gone"
 
 
 async def test_a_limit_changes_nothing_else(project: Project) -> None:
@@ -83,7 +101,8 @@ async def test_a_limit_changes_nothing_else(project: Project) -> None:
                 json.dumps({"spec": {}}) + "\n---\n" + json.dumps({"exec": {"command": command}}), limits=limits
             )
             seen.append((result.status, result.exit_code, result.error, result.cause, project.lines))
-    assert seen[: len(commands)] == seen[len(commands) :]
+    for without, limited in zip(seen[: len(commands)], seen[len(commands) :], strict=True):
+        assert without == limited
 
 
 async def test_without_network_a_step_has_only_its_own_loopback(project: Project) -> None:
@@ -146,8 +165,8 @@ def test_without_the_right_to_it_a_user_namespace_has_to_do_or_nothing_runs(forb
         [*command, json.dumps([True, forbid]), CAN], capture_output=True, text=True, check=True, cwd="/"
     )
     why = (
-        "the network cannot be taken from the steps here, so they do not run: Operation not permitted; run them as"
-        " root, allow user namespaces, or use a container without network"
+        "the limit `network` cannot be kept here, so no step runs: Operation not permitted; run the agent as root,"
+        " allow user namespaces, or use a container without network"
     )
     assert can is not forbid or not can
     assert done.stdout.strip() == ("can" if can else why)
@@ -159,10 +178,10 @@ def test_memory_that_processes_share_counts_once() -> None:
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True) as process:
         assert process.stdout
         assert process.stdout.readline() == b"ready\n"
-        found = processes_of(process.pid)
+        found = processes_of((process.pid, os.getpid()))[process.pid]
         assert len(found) == 4
-        assert not is_over(process.pid, 100 * MIB)
-        assert is_over(process.pid, 30 * MIB)
+        assert memory_of(found, 1000 * MIB) >= 160 * MIB, "quick, and enough to see that it is not too much"
+        assert 40 * MIB <= memory_of(found, 100 * MIB) <= 100 * MIB
         os.killpg(process.pid, signal.SIGKILL)
 
 
@@ -194,7 +213,7 @@ async def test_the_agent_keeps_its_limits_whatever_a_manager_says(tmp_path: Path
         async with anyio.create_task_group() as tasks:
             listener = await anyio.create_unix_listener(tmp_path / "s")
             service = Service(tmp_path / "jobs", tasks, Rules.of(POLICIES))
-            tasks.start_soon(listener.serve, lambda stream: serve(stream, service.handlers))
+            tasks.start_soon(listener.serve, service.serve)
             async with listener, step_runner(await anyio.connect_unix(tmp_path / "s")) as client:
                 for name, steps in (("quiet", quiet), ("leak", leak)):
                     await client.run(RunRequest(id=name, steps=steps, work_dir=str(tmp_path)))
@@ -205,14 +224,12 @@ async def test_the_agent_keeps_its_limits_whatever_a_manager_says(tmp_path: Path
                 found = await client.results("leak")
                 tasks.cancel_scope.cancel()
     assert [each.state for each in ended] == [RunState.SUCCESS, RunState.FAILURE]
-    assert ended[1].message == "step `leak`: the command was killed: it needed more than 64 MiB of memory"
+    assert re.fullmatch(f"step `leak`: the command was killed: {OVER}", ended[1].message)
     assert found
     assert found.tree
     tree = StepResult.from_dict(found.tree)
     assert tree.steps[0].cause == "out_of_memory"
-    assert outcome_of(ended[1], tree, timed_out="").why == (
-        "the step leak was killed: it needed more than 64 MiB of memory"
-    )
+    assert re.fullmatch(f"the step leak was killed: {OVER}", outcome_of(ended[1], tree, timed_out="").why)
     assert len(said.splitlines()) == 2, "a table of routes with nothing but its heading"
 
 

@@ -2,8 +2,9 @@
 
 What a group counts, it counts of all processes that were ever in it, whoever waited for them. Which figures there are
 depends on the controllers that the group above passes on: CPU time always is, memory and disks only with theirs. That
-group passes none on as long as it has processes of its own, unless it is the root of all: so this process, and those
-that started it, move into a group beside the commands' if nobody else is there.
+group passes none on as long as it has processes of its own, unless it is the root of all: so an agent, and the
+processes that started it, move into a group beside the commands' if nobody else is there (`make_way`). A program that
+only uses this library moves nobody.
 
 Groups are made below the group of this process, so that all limits from above still hold. Where systemd is in charge,
 only in units that it has given away (``Delegate=yes``): elsewhere, it takes groups that it did not make for its own.
@@ -13,6 +14,7 @@ Source: Documentation/admin-guide/cgroup-v2.rst of Linux; docs/CGROUP_DELEGATION
 
 import errno
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
@@ -21,10 +23,13 @@ from typing import Final
 
 from attrs import define, field, frozen
 
-from job_steps._results import Resources
+from job_steps._results import FIGURES, Resources
 
 _PREFIX: Final = "job-steps-"
 """What the names of our groups begin with; behind it is the process that has made one."""
+
+_OWN: Final = re.compile(rf"{_PREFIX}[0-9]+-own")
+"""The names of the groups that make way for others."""
 
 _PROC: Final = Path("/proc")
 _SYSTEMD: Final = Path("/run/systemd/system")
@@ -35,6 +40,12 @@ _DELEGATED: Final = ("user.delegate", "trusted.delegate")
 
 _PASSED_ON: Final = ("memory", "io")
 """The controllers that figures and limits need."""
+
+_MOST_TAKEN: Final = 1000
+"""Processes that are moved after a command, at most; it has had a moment to start them."""
+
+_MOST_NAMES: Final = 1000
+"""How many names are tried for a group."""
 
 _LONGEST: Final = 1 << 16
 """Bytes that are read of a file of the kernel's."""
@@ -74,6 +85,15 @@ class Hierarchy:
 
 
 @frozen
+class OutOfMemoryKills:
+    """Processes of a group that were killed because there was no memory for them."""
+
+    kills: int
+    is_limit: bool
+    """Whether the group's own limit was reached; else, it was that of one above, or all memory of the machine."""
+
+
+@frozen
 class Group:
     """The group of one command."""
 
@@ -86,14 +106,20 @@ class Group:
         return str(self.above.directory / self.name / "cgroup.procs")
 
     def take(self, process: int) -> bool:
-        """Put a process into it, and those that it has started meanwhile; returns whether it was still there."""
-        try:
-            self._write("cgroup.procs", str(process))
-        except OSError:
-            return False
-        for child in _children(process):
-            self.take(child)
-        return True
+        """Put a process into it, and those that it has started meanwhile; returns whether it was still there.
+
+        One that has ended, and that nobody has waited for yet, can be put in, too: the kernel does nothing then.
+        """
+        waiting, taken = [process], set[int]()
+        while waiting and len(taken) < _MOST_TAKEN:
+            each = waiting.pop()
+            if each in taken:
+                continue
+            with suppress(OSError):
+                self._write("cgroup.procs", str(each))
+                taken.add(each)
+                waiting += _children(each)
+        return str(process) in (self._read("cgroup.procs") or "").split()
 
     def limit_memory(self, most: int) -> bool:
         """Have all processes in it killed when they need more bytes together; returns whether that is so."""
@@ -112,26 +138,33 @@ class Group:
             self._write("cgroup.kill", "1")
 
     @property
-    def out_of_memory(self) -> bool:
-        """Whether one of them was killed because there was no memory for it."""
-        return _figures(self._read("memory.events")).get("oom_kill", 0) > 0
+    def oom(self) -> "OutOfMemoryKills | None":
+        """Which of them were killed because there was no memory for them; None if it does not count that."""
+        found = _figures(self._read("memory.events"))
+        return OutOfMemoryKills(found["oom_kill"], found.get("oom", 0) > 0) if "oom_kill" in found else None
 
-    def measured(self, otherwise: Resources) -> Resources:
-        """Say what they have used, with figures from elsewhere for what it does not count."""
+    def measured(self, otherwise: Resources, *, is_whole: bool) -> Resources:
+        """Say what they have used.
+
+        Args:
+            otherwise: Figures of the processes that somebody has waited for, for what it does not count.
+            is_whole: Whether the command was in the group from its beginning: else it has used something before.
+        """
         found: dict[str, float] = {}
         if (usage := _figures(self._read("cpu.stat")).get("usage_usec")) is not None:
-            # It may have run for a moment before it was in the group; elsewhere, what it did not wait for is missing.
-            found["cpu_seconds"] = max(usage / 1e6, otherwise.cpu_seconds)
-        if (peak := (self._read("memory.peak") or "").strip()).isdigit():
-            found["peak_memory"] = int(peak)
+            found["cpu_seconds"] = usage / 1e6
         if (moved := self._read("io.stat")) is not None:
             found["read_bytes"], found["written_bytes"] = _moved(moved)
+        if not is_whole:
+            found = {name: max(figure, getattr(otherwise, name)) for name, figure in found.items()}
+        if (peak := (self._read("memory.peak") or "").strip()).isdigit():
+            found["peak_memory"] = int(peak)
         return Resources(
             cpu_seconds=found.get("cpu_seconds", otherwise.cpu_seconds),
             peak_memory=int(found.get("peak_memory", otherwise.peak_memory)),
             read_bytes=int(found.get("read_bytes", otherwise.read_bytes)),
             written_bytes=int(found.get("written_bytes", otherwise.written_bytes)),
-            by_cgroup=tuple(found),
+            by_cgroup=tuple(name for name in FIGURES if name in found),
         )
 
     def _write(self, file: str, text: str) -> None:
@@ -157,13 +190,17 @@ class Cgroups:
     def make(self) -> Group | None:
         """Make the group of a command; None if that is not possible any more."""
         self.tidy()
-        self._made += 1
-        name = f"{_PREFIX}{os.getpid()}-{self._made}"
-        try:
-            self.hierarchy.make(name)
-        except OSError:
-            return None
-        return Group(self.hierarchy, name)
+        for _ in range(_MOST_NAMES):
+            self._made += 1
+            name = f"{_PREFIX}{os.getpid()}-{self._made}"
+            try:
+                self.hierarchy.make(name)
+            except FileExistsError:  # of an earlier process with this id, and something still runs in it
+                continue
+            except OSError:
+                break
+            return Group(self.hierarchy, name)
+        return None
 
     def release(self, group: Group) -> None:
         """Remove a group whose command has ended, at once or when what runs in it has."""
@@ -191,8 +228,23 @@ def cgroups_here() -> Cgroups | None:
     return prepared(Hierarchy(directory))
 
 
-def prepared(hierarchy: Hierarchy) -> Cgroups | None:
-    """Clear up after processes that are no more, and have controllers passed on; None if no group can be made."""
+def make_way() -> None:
+    """Have groups keep all figures and limits, if that can be: for a program that is there for nothing else.
+
+    It is called before all else here, because this process is in another group then.
+    """
+    directory = own_group()
+    if directory is not None and may_be_used(directory):
+        prepared(Hierarchy(directory), moves=True)
+
+
+def prepared(hierarchy: Hierarchy, *, moves: bool = False) -> Cgroups | None:
+    """Clear up after processes that are no more, and have controllers passed on; None if no group can be made.
+
+    Args:
+        hierarchy: Where.
+        moves: Whether this process may be moved for that, with those that started it.
+    """
     for name in hierarchy.names():
         maker = name.removeprefix(_PREFIX).partition("-")[0]
         if name.startswith(_PREFIX) and maker.isdigit() and not (_PROC / maker).exists():
@@ -203,23 +255,55 @@ def prepared(hierarchy: Hierarchy) -> Cgroups | None:
     if trial is None:
         return None
     found.release(trial)
-    _pass_on(hierarchy)
+    _pass_on(hierarchy, moves=moves)
     return found
 
 
 def own_group(proc: Path = _PROC) -> Path | None:
-    """Find the directory of the group that this process is in; None if no hierarchy of version 2 is mounted."""
+    """Find the directory of the group that this process is in; None if no hierarchy of version 2 is mounted.
+
+    If an agent has made way, as `make_way` does, it is the one above.
+    """
+    found = _group_of_this_process(proc, "")
+    return found.parent if found and _OWN.fullmatch(found.name) else found
+
+
+def oom_kills(proc: Path = _PROC) -> int | None:
+    """Count the processes of this process's group that were killed for memory so far; None if the kernel does not say.
+
+    In a container, all of its processes are in that group, and who may not make groups may read this all the same.
+    """
+    for group, file in _groups_with_memory(proc):
+        with suppress(OSError):
+            if (count := _figures(group.read(file)).get("oom_kill")) is not None:
+                return count
+    return None
+
+
+@cache
+def _groups_with_memory(proc: Path) -> list[tuple[Hierarchy, str]]:
+    """Where that may be counted: in version 2, else in version 1."""
+    kinds = (("", "memory.events"), ("memory", "memory.oom_control"))
+    found = ((_group_of_this_process(proc, controller), file) for controller, file in kinds)
+    return [(Hierarchy(directory), file) for directory, file in found if directory]
+
+
+def _group_of_this_process(proc: Path, controller: str) -> Path | None:
+    """Find where the kernel shows it, in the hierarchy of version 2, or of a controller in version 1."""
     try:
-        own = (proc / "self/cgroup").read_text()
+        own = (proc / "self/cgroup").read_text(errors="surrogateescape")
         mounts = (proc / "self/mountinfo").read_text(errors="surrogateescape")
     except OSError:
         return None
-    path = next((line.removeprefix("0::") for line in own.splitlines() if line.startswith("0::/")), None)
+    lines = (line.split(":", 2) for line in own.splitlines())
+    path = next((line[2] for line in lines if line[-1].startswith("/") and controller in line[1].split(",")), None)
     if path is None or path.startswith("/.."):  # of another namespace
         return None
     for line in mounts.splitlines():
         before, _, behind = line.partition(" - ")
-        if behind.startswith("cgroup2 "):
+        kind, _, options = behind.partition(" ")
+        is_it = kind == "cgroup" and controller in re.split("[ ,]", options) if controller else kind == "cgroup2"
+        if is_it:
             root, point = (_unescaped(each) for each in before.split(" ")[3:5])
             if root in ("/", path) or path.startswith(f"{root}/"):
                 return Path(point) / path.removeprefix(root).lstrip("/")
@@ -229,7 +313,7 @@ def own_group(proc: Path = _PROC) -> Path | None:
 def may_be_used(directory: Path, systemd: Path = _SYSTEMD) -> bool:
     """Say whether a group is ours to divide."""
     writable = all(os.access(each, os.W_OK) for each in (directory, directory / "cgroup.procs"))
-    return writable and (not systemd.exists() or os.geteuid() != 0 or _is_delegated(directory))
+    return writable and (not systemd.exists() or _is_delegated(directory))
 
 
 def _is_delegated(directory: Path) -> bool:
@@ -240,20 +324,21 @@ def _is_delegated(directory: Path) -> bool:
     return False
 
 
-def _pass_on(hierarchy: Hierarchy) -> None:
+def _pass_on(hierarchy: Hierarchy, *, moves: bool) -> None:
     """Have the controllers passed on to the groups of commands, as far as that can be."""
     try:
         there, passed = (hierarchy.read(f"cgroup.{each}").split() for each in ("controllers", "subtree_control"))
     except OSError:
         return
     missing = [each for each in _PASSED_ON if each in there and each not in passed]
-    if missing and not _passed(hierarchy, missing) and _alone_in(hierarchy):
+    if missing and not _passed(hierarchy, missing) and moves and _alone_in(hierarchy):
         _passed(hierarchy, missing)
 
 
 def _passed(hierarchy: Hierarchy, controllers: Sequence[str]) -> bool:
-    """Ask for controllers; returns whether no process is in the way."""
-    return all(_took(hierarchy, each) for each in controllers)
+    """Ask for all controllers; returns whether no process is in the way."""
+    took = [_took(hierarchy, each) for each in controllers]
+    return all(took)
 
 
 def _took(hierarchy: Hierarchy, controller: str) -> bool:
@@ -271,7 +356,8 @@ def _alone_in(hierarchy: Hierarchy) -> bool:
         if not set(there) <= set(_line()):
             return False
         own = f"{_PREFIX}{os.getpid()}-own"
-        hierarchy.make(own)
+        with suppress(FileExistsError):
+            hierarchy.make(own)
         for each in there:
             hierarchy.write(f"{own}/cgroup.procs", str(each))
     except (OSError, ValueError):

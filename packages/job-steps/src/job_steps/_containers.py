@@ -26,8 +26,10 @@ from attrs import define, field
 from job_steps._delegation import MAX_MESSAGE, Child, Message, decoded, encoded
 from job_steps._errors import NotLoaded, StepFailed
 from job_steps._git import MAX_SIZE
+from job_steps._limits import NO_LIMITS, Limits
 from job_steps._process import run_command
 from job_steps._references import ImageReference
+from job_steps._sizes import in_units
 
 LABEL: Final = "job-steps.job"
 """Of each container; its value is the mark of the job."""
@@ -43,6 +45,9 @@ COMMAND_TIMEOUT: Final = 60.0
 
 END_TIMEOUT: Final = 5.0
 """Seconds between closing the input of an agent in a container, and removing that: its commands have 2 to end."""
+
+AGENTS_MEMORY: Final = 64 << 20
+"""Bytes of memory that an agent in a container may have beside its command: it has some 35 MiB."""
 
 AGENT: Final = "/.job-steps/agent.pyz"
 """Where it is in containers."""
@@ -74,8 +79,8 @@ _IMAGE: Final = re.compile(r"sha256:(?P<id>[0-9a-f]{1,64}) (?P<size>[0-9]{1,18})
 _HEARD: Final = 8 << 10
 """Bytes that are kept of what the command says on its standard error, the last ones."""
 
-_REFUSED, _NOT_STARTED = 125, (126, 127)
-"""How Docker's command ends if the engine refuses, and if there is no such program in the image."""
+_REFUSED, _NOT_STARTED, _KILLED = 125, (126, 127), 137
+"""How Docker's command ends if the engine refuses, if there is no such program in the image, and if that was killed."""
 
 
 @define
@@ -92,8 +97,8 @@ class Docker:
     """Of Docker's command."""
     note: Path | None = None
     """A file that is made before the first container is: whoever cleans up sees that there may be some."""
-    network: str | None = None
-    """``none``: they have no network. None: the engine's."""
+    _keeps_memory: bool | None = field(init=False, default=None)
+    """Whether the engine can limit memory; None: nobody has asked it yet."""
 
     async def files_of(self, image: ImageReference, directory: Path) -> Path:
         """See `Containers.files_of`: they are copied out of a container that is never started."""
@@ -138,15 +143,18 @@ class Docker:
         path: tuple[str, ...],  # noqa: ARG002  (those who ask others need it)
         *,
         root: str = "",
+        limits: Limits = NO_LIMITS,
     ) -> AsyncIterator[Child]:
         """See `Containers.open`."""
         await have_image(image, self.env)
+        if limits.memory is not None:
+            await self._see_that_memory_is_kept()
         await self._note()
         name = f"job-steps-{secrets.token_hex(8)}"
         failure: Exception | None = None
-        command = self._command(name, image, root)
+        command = self._command(name, image, root, limits)
         async with await _started(command, self.env) as process, anyio.create_task_group() as tasks:
-            child = _Child.behind(process, image)
+            child = _Child.behind(process, image, limits)
             tasks.start_soon(child.listen)
             try:
                 yield child
@@ -160,7 +168,20 @@ class Docker:
         if failure:
             raise failure
 
-    def _command(self, name: str, image: ImageReference, root: str) -> list[str]:
+    async def _see_that_memory_is_kept(self) -> None:
+        """Ask the engine whether it can: one that cannot only warns, and makes a container without the limit."""
+        if self._keeps_memory is None:
+            code, said = await _docker("info", "--format", "{{.MemoryLimit}}", env=self.env)
+            if code:
+                raise StepFailed(f"the engine does not say whether it can limit memory: {_last(said)}")
+            self._keeps_memory = _last(said) == "true"
+        if not self._keeps_memory:
+            raise StepFailed(
+                "the limit `memory` cannot be kept in a container here, so it is not started: this engine cannot limit"
+                " memory, for which its host needs control groups with the controller `memory`"
+            )
+
+    def _command(self, name: str, image: ImageReference, root: str, limits: Limits) -> list[str]:
         """What makes a container, and is its input and output."""
         mounts = [f"type=bind,{_field('source', str(self.agent))},target={AGENT},readonly"]
         mounts.append(f"type=bind,{_field('source', self.work_dir)},{_field('target', self.work_dir)}")
@@ -171,9 +192,20 @@ class Docker:
             *("--name", name, "--label", f"{LABEL}={self.mark}"),
             *("--user", f"{os.getuid()}:{os.getgid()}", "--workdir", self.work_dir),
             *(part for each in mounts for part in ("--mount", each)),
-            *(() if self.network is None else ("--network", self.network)),
+            *_limiting(limits),
             *("--entrypoint", "/bin/sh", str(image), "-c", _START, "sh", *PYTHONS),
         ]
+
+
+def _limiting(limits: Limits) -> list[str]:
+    """What has the engine keep limits: the agent keeps those of single commands, in what is left for it besides."""
+    given: list[str] = []
+    if limits.memory is not None:
+        size = str(limits.memory + AGENTS_MEMORY)
+        given += ["--memory", size, "--memory-swap", size]
+    if limits.network is not None:
+        given += ["--network", limits.network]
+    return given
 
 
 async def remove_containers(mark: str) -> None:
@@ -208,6 +240,7 @@ class _Child:
 
     process: Process
     image: ImageReference
+    limits: Limits
     _stdin: ByteSendStream
     _input: BufferedByteReceiveStream
     _errors: ByteReceiveStream
@@ -215,11 +248,11 @@ class _Child:
     _heard: anyio.Event = field(init=False, factory=anyio.Event)
 
     @staticmethod
-    def behind(process: Process, image: ImageReference) -> "_Child":
+    def behind(process: Process, image: ImageReference, limits: Limits) -> "_Child":
         """Speak to the one that a command is connected with."""
         if not (process.stdin and process.stdout and process.stderr):
             raise RuntimeError("a process without pipes")
-        return _Child(process, image, process.stdin, BufferedByteReceiveStream(process.stdout), process.stderr)
+        return _Child(process, image, limits, process.stdin, BufferedByteReceiveStream(process.stdout), process.stderr)
 
     async def listen(self) -> None:
         """Keep the end of what the command says besides."""
@@ -278,6 +311,9 @@ class _Child:
         if code == _REFUSED:
             return StepFailed(f"the container of {self.image} cannot be made: {_last(said)}")
         how = "its output was closed" if code is None else f"exit status {code}"
+        if code == _KILLED and self.limits.memory is not None:
+            most = in_units(self.limits.memory)
+            how += f": it was killed; it may have needed more memory than its limit `memory` allows, which is {most}"
         why = f": {last}" if (last := _last(said)) else ""
         return StepFailed(f"the container of {self.image} ended before its steps had ({how}){why}")
 

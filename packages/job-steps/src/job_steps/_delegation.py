@@ -20,6 +20,7 @@ import anyio
 from attrs import asdict, define, field, frozen
 
 from job_steps._errors import JobStepsError, StepFailed
+from job_steps._limits import NO_LIMITS, Limits
 from job_steps._references import (
     BuiltinReference,
     DynamicReference,
@@ -82,7 +83,7 @@ class Containers(Protocol):
         """
 
     def open(
-        self, image: ImageReference, path: tuple[str, ...], *, root: str = ""
+        self, image: ImageReference, path: tuple[str, ...], *, root: str = "", limits: Limits = NO_LIMITS
     ) -> AbstractAsyncContextManager[Child]:
         """Make a container with an agent in it; it is removed at the end.
 
@@ -90,9 +91,10 @@ class Containers(Protocol):
             image: What it is made of.
             path: The names that lead to the step that it is for.
             root: A directory that it has, too, at the same place, to read: paths in the list of the step lead there.
+            limits: What all in it may have together, whatever runs in the place of the agent.
 
         Raises:
-            StepFailed: It cannot be made, or has no agent.
+            StepFailed: It cannot be made, or has no agent, or cannot keep the limits.
         """
 
 
@@ -107,6 +109,8 @@ class Delegation:
     """What steps in containers have to obey, as JSON; see `_policy.as_mapping`."""
     allow: Callable[[ImageReference, tuple[str, ...]], None] = lambda _image, _path: None
     """Asked for each container that steps in containers want; raises `StepRefused` if they must not have it."""
+    limits: Limits = NO_LIMITS
+    """What each command in a container may have: no more than one outside."""
 
 
 @frozen(kw_only=True)
@@ -129,6 +133,7 @@ class Request:
     variables: tuple[Variable, ...] = field(default=(), repr=False)
     secrets: tuple[str, ...] = field(default=(), repr=False)
     policies: tuple[Mapping[str, object], ...] = ()
+    limits: Limits = NO_LIMITS
 
     @staticmethod
     def of(
@@ -155,6 +160,7 @@ class Request:
             variables=tuple(variables),
             secrets=tuple(secrets),
             policies=tuple(delegation.policies),
+            limits=delegation.limits,
         )
 
     def as_message(self) -> Message:
@@ -176,6 +182,7 @@ class Request:
                 "variables": [asdict(each) for each in self.variables],
                 "secrets": list(self.secrets),
                 "policies": list(self.policies),
+                "limits": asdict(self.limits),
             }
         }
 
@@ -201,6 +208,7 @@ class Request:
                     "variables": tuple(Variable(**each) for each in found["variables"]),
                     "secrets": tuple(found["secrets"]),
                     "policies": tuple(found["policies"]),
+                    "limits": Limits(**found["limits"]),
                 }
             )
         except (KeyError, TypeError, AttributeError) as error:
@@ -335,7 +343,7 @@ async def delegate(
             came.append(read_end(content))
 
     root = request.origin.root
-    async with delegation.containers.open(image, request.path, root=root) as child:
+    async with delegation.containers.open(image, request.path, root=root, limits=delegation.limits) as child:
         await child.send(request.as_message())
         await _Attending(delegation, request.path, root, take, (str(image),)).attend(child)
     return came[0]
@@ -406,7 +414,8 @@ class _Attending:
             try:
                 image, path = self._asked(wanted)
                 self.delegation.allow(image, path)
-                async with self.delegation.containers.open(image, path, root=self.root) as below:
+                limits = self.delegation.limits
+                async with self.delegation.containers.open(image, path, root=self.root, limits=limits) as below:
                     self.below = below
                     await child.send({"opened": True})
                     images = (*self.images, str(image))

@@ -2,17 +2,16 @@
 
 Memory: the command's control group has the limit, if it can (`_cgroups`): the kernel kills all of the command at the
 moment in which it needs more. Elsewhere its processes are looked at four times a second, and killed once they have
-more together. A limit of the address space (``RLIMIT_AS``) is neither: it counts what a program has reserved and never
-used, for each of its processes apart, and says nothing when it was reached.
+more together (`_keeping`). A limit of the address space (``RLIMIT_AS``) is neither: it counts what a program has
+reserved and never used, for each of its processes apart, and says nothing when it was reached.
 
 Network: the command starts in a network namespace of its own, with nothing but a loopback interface.
 """
 
 import os
-import signal
 import socket
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -61,11 +60,11 @@ def check_limits(limits: Limits) -> None:
         StepFailed: It cannot, so nothing must run; says why.
     """
     if limits.memory is not None and not (_PROC / "self/stat").exists():
-        raise StepFailed(f"a limit of memory cannot be kept on {sys.platform}; it needs Linux")
+        raise StepFailed(f"the limit `memory` cannot be kept on {sys.platform}, so no step runs; it needs Linux")
     if limits.network == "none" and not has_no_network() and (problem := _no_namespace()):
         raise StepFailed(
-            f"the network cannot be taken from the steps here, so they do not run: {problem}; run them as root, allow"
-            " user namespaces, or use a container without network"
+            f"the limit `network` cannot be kept here, so no step runs: {problem}; run the agent as root, allow user"
+            " namespaces, or use a container without network"
         )
 
 
@@ -87,39 +86,38 @@ def _no_namespace() -> str:
     return "" if code == 0 else f"a trial ended with exit status {code}"
 
 
-def is_over(leader: int, most: int) -> bool:
-    """Whether a command's processes have more memory of their own than that, files that they read apart; blocks.
+def memory_of(processes: Iterable[int], most: int) -> int:
+    """How many bytes of memory of their own processes have, files that they read apart; blocks.
 
-    What processes share is counted for each at first, which is quick, and only once if that makes too much.
+    What they share is counted for each at first, which is quick, and only once if that makes more than *most*.
     """
-    found = processes_of(leader)
-    if sum(_resident(process) for process in found) <= most:
-        return False
-    return sum(_share(process) for process in found) > most
+    found = [*processes]
+    rough = sum(_resident(process) for process in found)
+    return rough if rough <= most else sum(_share(process) for process in found)
 
 
-def processes_of(leader: int) -> list[int]:
-    """The processes of a command: of its session, and all that they have started; blocks."""
+def processes_of(leaders: Collection[int]) -> dict[int, list[int]]:
+    """The processes of commands: of the session that each leads, and all that those have started; blocks."""
     parents: dict[int, int] = {}
-    found: set[int] = set()
+    owners: dict[int, int] = {}
     for process, parent, session in _processes():
         parents[process] = parent
-        if leader in (process, session):
-            found.add(process)
+        if owner := next((each for each in (process, session) if each in leaders), None):
+            owners[process] = owner
     for process in parents:
         line = [process]
-        while line[-1] not in found and (above := parents.get(line[-1])) and above not in line:
+        while line[-1] not in owners and (above := parents.get(line[-1])) and above not in line:
             line.append(above)
-        if line[-1] in found:
-            found.update(line)
-    return sorted(found)
+        if owner := owners.get(line[-1]):
+            owners |= dict.fromkeys(line, owner)
+    return {leader: sorted(each for each, owner in owners.items() if owner == leader) for leader in leaders}
 
 
-def kill(processes: list[int]) -> None:
-    """Kill processes, as far as they are still there."""
+def send(processes: Iterable[int], number: int) -> None:
+    """Send a signal to processes, as far as they are still there."""
     for process in processes:
         with suppress(ProcessLookupError, PermissionError):
-            os.kill(process, signal.SIGKILL)
+            os.kill(process, number)
 
 
 def _processes() -> Iterator[tuple[int, int, int]]:

@@ -13,13 +13,14 @@ from subprocess import DEVNULL, Popen
 
 import anyio
 from anyio import to_thread
-from attrs import define, field, frozen
+from attrs import define, evolve, field, frozen
 
-from job_steps._cgroups import Cgroups, Group
+from job_steps._cgroups import Group, oom_kills
 from job_steps._errors import StepFailed
+from job_steps._keeping import Keeping
 from job_steps._launching import launched
-from job_steps._limits import INTERVAL, NO_LIMITS, Limits, has_no_network, is_over, kill, processes_of
-from job_steps._results import Resources
+from job_steps._limits import has_no_network
+from job_steps._results import OutOfMemory, Resources
 
 GRACE = 2.0
 """Seconds between asking a command to end and ending it."""
@@ -31,6 +32,9 @@ _BLOCK = 512
 
 _MEMORY_UNIT = 1 if sys.platform == "darwin" else 1024
 """Bytes in which memory is counted."""
+
+_KILLED = (-signal.SIGKILL, 128 + signal.SIGKILL)
+"""How a command ends that is killed, or whose last process is."""
 
 Sink = Callable[[bytes], Awaitable[None]]
 """Where output goes, in pieces of at most 64 KiB; the command waits while it does."""
@@ -44,8 +48,8 @@ class Ended:
     """Its exit status, or the signal that ended it as a negative number."""
     resources: Resources
     """What it has used, and all that it has waited for."""
-    out_of_memory: bool = False
-    """Whether it, or what it had started, was killed because it needed more memory than there was for it."""
+    out_of_memory: OutOfMemory | None = None
+    """If it, or what it had started, was killed because it needed more memory than there was for it."""
 
 
 async def run_command(
@@ -54,8 +58,7 @@ async def run_command(
     cwd: str,
     env: Mapping[str, str],
     sink: Sink,
-    limits: Limits = NO_LIMITS,
-    cgroups: Cgroups | None = None,
+    keeping: Keeping | None = None,
 ) -> Ended:
     """Run a command until it ends.
 
@@ -68,19 +71,23 @@ async def run_command(
         cwd: Where it runs.
         env: Its whole environment.
         sink: Where its output goes.
-        limits: What it may have; `check_limits` was asked.
-        cgroups: Where it gets a control group; without, the kernel's figures of processes have to do.
+        keeping: What it may have, and where it gets a control group; without that, the kernel's figures of processes
+            have to do.
 
     Raises:
         StepFailed: It cannot be started.
         Exception: What *sink* raises; the command has been ended then.
     """
-    group = cgroups.make() if cgroups else None
-    has_limit = group is not None and limits.memory is not None and group.limit_memory(limits.memory)
+    keeping = keeping or Keeping()
+    limits, cgroups = keeping.limits, keeping.cgroups
     reading, writing = os.pipe()
+    group = None
     try:
         os.set_blocking(reading, False)
+        kills = oom_kills()
         try:
+            group = cgroups.make() if cgroups else None
+            has_limit = group is not None and limits.memory is not None and group.limit_memory(limits.memory)
             network = limits.network if limits.network and not has_no_network() else None
             is_inside = group is not None and (has_limit or network is not None)
             if has_limit or network:
@@ -91,13 +98,13 @@ async def run_command(
                 process = _start(command, cwd=cwd, env=env, output=writing)
         finally:
             os.close(writing)
-        running = _Running(process, group, is_inside=is_inside)
+        if limits.memory is not None and not has_limit:
+            keeping.watch(process.pid)
+        running = _Running(process, keeping, group, is_inside=is_inside, kills=kills)
         async with anyio.create_task_group() as tasks:
             output = _Output(reading, sink, tasks.cancel_scope)
             tasks.start_soon(running.wait)
             tasks.start_soon(output.pass_on)
-            if limits.memory is not None and not has_limit:
-                tasks.start_soon(running.watch, limits.memory)
             try:
                 await running.over.wait()
                 output.end()
@@ -157,30 +164,20 @@ class _Running:
     """A command that runs: a thread waits for it, because only who waits learns what it has used."""
 
     process: "Popen[bytes]"
+    keeping: Keeping
     group: Group | None
     is_inside: bool
     """Whether it was in that group before it was the command."""
+    kills: int | None
+    """What `oom_kills` had counted before."""
     over: anyio.Event = field(factory=anyio.Event)
     ended: Ended | None = None
-    is_over_limit: bool = False
-    """Whether it was killed because it had too much memory."""
-    watching: anyio.CancelScope = field(factory=anyio.CancelScope)
 
     async def wait(self) -> None:
         """Wait until it has ended, whatever is cancelled: `end` is what makes it."""
         with anyio.CancelScope(shield=True):
             self.ended = await to_thread.run_sync(self._wait, limiter=anyio.CapacityLimiter(1))
         self.over.set()
-        self.watching.cancel()
-
-    async def watch(self, most: int) -> None:
-        """Kill it once it has more bytes of memory than that."""
-        with self.watching:
-            while not self.is_over_limit:
-                await anyio.sleep(INTERVAL)
-                self.is_over_limit = await to_thread.run_sync(is_over, self.process.pid, most)
-            if not self.over.is_set():
-                await to_thread.run_sync(self._kill)
 
     async def end(self) -> None:
         """Tell it, and all of its session's group, to end; kill what does not. Nothing, if it has ended."""
@@ -195,25 +192,34 @@ class _Running:
                 self.group.kill()
             await self.over.wait()
 
-    def _kill(self) -> None:
-        found = processes_of(self.process.pid)
-        _signal(self.process.pid, signal.SIGKILL)
-        kill(found)
-
     def _wait(self) -> Ended:
         is_measured = self.is_inside or (self.group is not None and self.group.take(self.process.pid))
         _, status, used = os.wait4(self.process.pid, 0)
-        self.process.returncode = os.waitstatus_to_exitcode(status)  # or Popen would wait, too
+        code = self.process.returncode = os.waitstatus_to_exitcode(status)  # or Popen would wait, too
         resources = Resources(
             cpu_seconds=used.ru_utime + used.ru_stime,
             peak_memory=used.ru_maxrss * _MEMORY_UNIT,
             read_bytes=used.ru_inblock * _BLOCK,
             written_bytes=used.ru_oublock * _BLOCK,
         )
-        if self.group is None or not is_measured:
-            return Ended(self.process.returncode, resources, self.is_over_limit)
-        is_out = self.is_over_limit or (self.process.returncode != 0 and self.group.out_of_memory)
-        return Ended(self.process.returncode, self.group.measured(resources), is_out)
+        group = self.group if is_measured else None
+        if group:
+            resources = group.measured(resources, is_whole=self.is_inside)
+        had = self.keeping.killed(self.process.pid)
+        if had is not None:
+            resources = evolve(resources, peak_memory=max(resources.peak_memory, had))
+        return Ended(code, resources, self._out_of_memory(code, group, resources) if code else None)
+
+    def _out_of_memory(self, code: int, group: Group | None, resources: Resources) -> OutOfMemory | None:
+        """Whether it was killed for that: by what keeps the limit, by its group, or by a group that this one is in."""
+        limit, peak = self.keeping.limits.memory, resources.peak_memory
+        if (had := self.keeping.killed(self.process.pid)) is not None:
+            return OutOfMemory(had=had, allowed=limit)
+        if group and (oom := group.oom) is not None:
+            return OutOfMemory(had=peak, allowed=limit if oom.is_limit else None) if oom.kills else None
+        if code not in _KILLED or self.kills is None or (oom_kills() or 0) <= self.kills:
+            return None
+        return OutOfMemory(had=peak, allowed=limit if limit is not None and peak > limit else None)
 
 
 def _signal(group: int, number: int) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 from attrs import asdict, evolve, field, frozen
 
 from job_steps._errors import ResultInvalid
+from job_steps._sizes import in_units
 from job_steps._values import Value, checked
 
 MAX_DEPTH = 64
@@ -21,14 +22,31 @@ MAX_RESULTS = 20_000
 _LAST_MOMENT = 253_402_300_800.0
 """The first second that no calendar of ours has."""
 
-
-_FIGURES = ("cpu_seconds", "peak_memory", "read_bytes", "written_bytes")
+FIGURES = ("cpu_seconds", "peak_memory", "read_bytes", "written_bytes")
+"""The names of those of resources."""
 
 OUT_OF_MEMORY = "out_of_memory"
 """The cause of what was killed because it needed more memory than there was for it."""
 
 LOST = "lost"
 """The cause of what nobody knows how it ended: the program that ran it was killed."""
+
+
+@frozen(kw_only=True)
+class OutOfMemory:
+    """That a command was killed because it needed more memory than there was for it."""
+
+    had: int
+    """Bytes that it had then, or at most before, with all that it had started."""
+    allowed: int | None
+    """The limit of its memory; None if that was not what ended it, but the memory of its machine or container."""
+
+    def __str__(self) -> str:
+        """Say so behind the name of what was killed."""
+        had = in_units(self.had)
+        if self.allowed is None:
+            return f"there was not enough memory on its machine, or in its container; it had {had}"
+        return f"it needed more memory than its limit `memory` allows, which is {in_units(self.allowed)}; it had {had}"
 
 
 class Status(Enum):
@@ -66,7 +84,7 @@ class Resources:
             peak_memory=max((one.peak_memory for one in used), default=0),
             read_bytes=sum(one.read_bytes for one in used),
             written_bytes=sum(one.written_bytes for one in used),
-            by_cgroup=tuple(name for name in _FIGURES if used and all(name in one.by_cgroup for one in used)),
+            by_cgroup=tuple(name for name in FIGURES if used and all(name in one.by_cgroup for one in used)),
         )
 
 
@@ -249,8 +267,8 @@ def _read(data: Mapping[str, Any], depth: int) -> StepResult:
 
 
 def _resources(data: Mapping[str, Any]) -> Resources:
-    whole = {name: int(_amount(int(data[name]), 2**63)) for name in _FIGURES[1:]}
-    by_cgroup = tuple(name for name in _FIGURES if name in data.get("by_cgroup", ()))
+    whole = {name: int(_amount(int(data[name]), 2**63)) for name in FIGURES[1:]}
+    by_cgroup = tuple(name for name in FIGURES if name in data.get("by_cgroup", ()))
     return Resources(cpu_seconds=_amount(float(data["cpu_seconds"]), 2**63), by_cgroup=by_cgroup, **whole)
 
 

@@ -20,9 +20,8 @@ from job_steps._errors import StepFailed
 from job_steps._expressions import Scope, expand, expand_text
 from job_steps._nearest import nearest
 from job_steps._references import DynamicReference, ImageReference, Reference, expanded, image_of
-from job_steps._results import OUT_OF_MEMORY, Resources, Status, StepResult
+from job_steps._results import OUT_OF_MEMORY, OutOfMemory, Resources, Status, StepResult
 from job_steps._secrets import Secrets
-from job_steps._sizes import in_units
 from job_steps._values import Hidden, Value, bounded, mask, reveal, weight_of
 
 MAX_CALLS = 32
@@ -181,8 +180,6 @@ class Settings:
     """Names of the list's steps that are not the job's, but of whoever runs it."""
     own_env: Mapping[str, str] = field(factory=dict, repr=False)
     """The environment of those, in place of `env`."""
-    memory: int | None = None
-    """Bytes that a command may have; None if there is no limit."""
     files: str
     """A directory for the files that steps write; what is called in it, the run decides."""
     step_env: "Mapping[str, str | Hidden]" = field(factory=dict, repr=False)
@@ -353,7 +350,7 @@ class Run:
         now: float,
         *,
         resources: Resources | None = None,
-        out_of_memory: bool = False,
+        out_of_memory: OutOfMemory | None = None,
     ) -> Action:
         """Take how the command ended, and what is in its files; None if there is more in one than is read.
 
@@ -362,7 +359,11 @@ class Run:
         self.noted(exit_code, resources, out_of_memory=out_of_memory)
         frame = self._stack[-1]
         if exit_code:
-            return self._fail_frame(self._out_of_memory() if out_of_memory else _exit(exit_code), now)
+            if out_of_memory:
+                what = f'Step "{frame.result.name}"' if frame.result.name else "The command"
+                self._log.append(f"{what} was killed: {out_of_memory}")
+                return self._fail_frame(f"the command was killed: {out_of_memory}", now)
+            return self._fail_frame(_exit(exit_code), now)
         try:
             function = frame.function
             if outputs is None or exports is None:
@@ -382,7 +383,7 @@ class Run:
             self._own_exports.update(exported)
         return self._leave(found, now)
 
-    def noted(self, exit_code: int, resources: Resources | None, *, out_of_memory: bool = False) -> None:
+    def noted(self, exit_code: int, resources: Resources | None, *, out_of_memory: OutOfMemory | None = None) -> None:
         """Put into the tree how the command ended, before anything follows from it."""
         frame = self._stack[-1]
         code = exit_code if exit_code >= 0 else 128 - exit_code
@@ -705,15 +706,6 @@ class Run:
 
     def _path(self) -> tuple[str, ...]:
         return tuple(frame.result.name for frame in self._stack[1:])
-
-    def _out_of_memory(self) -> str:
-        most = self.settings.memory
-        why = (
-            "it needed more memory than there was"
-            if most is None
-            else f"it needed more than {in_units(most)} of memory"
-        )
-        return f"the command was killed: {why}"
 
     def _log_level(self) -> str:
         """Find out how much functions are to say: the job's variable, else that of the environment."""

@@ -15,12 +15,13 @@ from anyio import to_thread
 from attrs import define, evolve, field
 
 from job_steps._breakpoints import At, Decision, Moment, When
-from job_steps._cgroups import Cgroups, cgroups_here
+from job_steps._cgroups import cgroups_here
 from job_steps._definitions import Function, Step
 from job_steps._delegation import Delegation, Request, delegate
 from job_steps._errors import StepFailed
 from job_steps._files import MAX_FILE
 from job_steps._git import Repositories
+from job_steps._keeping import Keeping, kept
 from job_steps._limits import NO_LIMITS, Limits, check_limits
 from job_steps._loading import Loader, origin_of_job
 from job_steps._process import run_command
@@ -104,7 +105,6 @@ async def run_steps(
             own=own,
             own_env=env if own_env is None else own_env,
             secrets=[each.value for each in variables if each.is_file and each.is_masked],
-            memory=limits.memory,
             files=str(base),
         )
         run = Run(function, settings)
@@ -119,14 +119,13 @@ async def run_steps(
             on_result=on_result,
             admit=admit,
             at=at,
-            limits=limits,
-            cgroups=await to_thread.run_sync(cgroups_here),
             now=now,
-            delegation=delegation,
+            delegation=delegation and evolve(delegation, limits=limits.within(delegation.limits)),
             variables=variables,
         )
-        with anyio.move_on_after(timeout) as runner.limit:
-            return await runner.go()
+        async with kept(limits, await to_thread.run_sync(cgroups_here)) as runner.keeping:
+            with anyio.move_on_after(timeout) as runner.limit:
+                return await runner.go()
         return runner.cancelled(f"the steps took longer than {timeout:g} seconds")
     finally:
         with anyio.CancelScope(shield=True):
@@ -144,7 +143,6 @@ async def run_delegated(
     on_result: Callable[[StepResult], None],
     admit: Admit,
     delegation: Delegation,
-    limits: Limits = NO_LIMITS,
     now: Callable[[], float] = _wall_clock,
 ) -> CameBack:
     """Run a step that another agent has asked for, from this one's container.
@@ -156,7 +154,6 @@ async def run_delegated(
         on_result: As there.
         admit: As there; the names that lead to steps are those of the whole job.
         delegation: As there.
-        limits: As there.
         now: As there.
     """
     base = await to_thread.run_sync(_make, None)
@@ -178,7 +175,6 @@ async def run_delegated(
             env=environment,
             variables=await to_thread.run_sync(_write_variables, request.variables, base),
             inputs=request.inputs,
-            memory=limits.memory,
             secrets=[*request.secrets, *(each.value for each in request.variables if each.is_file and each.is_masked)],
             files=str(base),
             step_env=request.env,
@@ -197,14 +193,13 @@ async def run_delegated(
             on_result=on_result,
             admit=admit,
             at=None,
-            limits=limits,
-            cgroups=await to_thread.run_sync(cgroups_here),
             now=now,
             delegation=delegation,
             variables=request.variables,
             above=request.path,
         )
-        result = await runner.go()
+        async with kept(request.limits, await to_thread.run_sync(cgroups_here)) as runner.keeping:
+            result = await runner.go()
         secrets = tuple(each for each in run.secrets.texts() if each not in request.secrets)
         return CameBack(result=result, outputs=run.outputs, exports=run.exports, secrets=secrets)
     finally:
@@ -238,14 +233,14 @@ class _Runner:
     on_result: Callable[[StepResult], None] | None
     admit: Admit | None
     at: At | None
-    limits: Limits
-    cgroups: Cgroups | None
     now: Callable[[], float]
     delegation: Delegation | None
     variables: Sequence[Variable]
     """With contents in place of files."""
     above: tuple[str, ...] = ()
     """The names that lead to the function."""
+    keeping: Keeping = field(init=False)
+    """Limits of commands."""
     limit: anyio.CancelScope = field(init=False)
     """Of time."""
     _is_over: bool = field(init=False, default=False)
@@ -310,17 +305,12 @@ class _Runner:
         return came
 
     async def _execute(self, action: Execute) -> Action:
-        if self.limits != NO_LIMITS:
-            await to_thread.run_sync(check_limits, self.limits)
+        if self.keeping.limits != NO_LIMITS:
+            await to_thread.run_sync(check_limits, self.keeping.limits)
         await to_thread.run_sync(_make_files, action.output_file, action.export_file)
         await self._stop(action, When.BEFORE)
         ended = await run_command(
-            action.command,
-            cwd=action.work_dir,
-            env=action.env,
-            sink=self._pass_on,
-            limits=self.limits,
-            cgroups=self.cgroups,
+            action.command, cwd=action.work_dir, env=action.env, sink=self._pass_on, keeping=self.keeping
         )
         if rest := self.masked.flush():
             await self.log(rest)

@@ -28,6 +28,7 @@ from job_steps._delegation import (
     log_message,
 )
 from job_steps._errors import NotLoaded, StepFailed
+from job_steps._limits import NO_LIMITS, Limits
 from job_steps._references import ImageReference
 from job_steps._results import StepResult
 from job_steps._run import CameBack
@@ -79,17 +80,15 @@ async def _carried_out(request: Request, outside: "_Outside") -> CameBack:
 
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(tell)
-        rules = Rules.of(request.policies)
-        delegation = Delegation(containers=outside, env=request.base, policies=request.policies)
+        delegation = Delegation(containers=outside, env=request.base, policies=request.policies, limits=request.limits)
         came.append(
             await run_delegated(
                 request,
                 env=os.environ,
                 log=log,
                 on_result=keep,
-                admit=rules.gate(),
+                admit=Rules.of(request.policies).gate(),
                 delegation=delegation,
-                limits=rules.limits,
             )
         )
         tasks.cancel_scope.cancel()
@@ -147,6 +146,7 @@ class _Outside:
         path: tuple[str, ...],
         *,
         root: str = "",  # noqa: ARG002  (that is decided outside)
+        limits: Limits = NO_LIMITS,  # noqa: ARG002  (as above)
     ) -> AsyncIterator[Child]:
         """See `Containers.open`: it is made outside."""
         self._below, receiving = anyio.create_memory_object_stream[Message](16)

@@ -130,20 +130,21 @@ class KeptJob:
                 await changed.wait()
 
     def lose(self) -> None:
-        """Take note that its agent was killed."""
-        with suppress(ResultInvalid):
-            if isinstance(self.tree, Mapping):
+        """Take note that its agent was killed: what of it still ran then, is lost."""
+        if isinstance(self.tree, Mapping):
+            with suppress(ResultInvalid):  # something else has written there
                 self.tree = StepResult.from_dict(self.tree).lost(LOST)
         self.end(RunState.FAILURE, LOST, Cause.LOST)
 
     def end(self, state: RunState, message: str = "", cause: Cause = Cause.NONE) -> None:
         """Take note of its end, and let everybody know; a disk that takes nothing keeps the agent from nothing."""
+        results = self.results()
         self.state, self.message, self.cause, self.ended = state, message[:LONGEST_MESSAGE], cause, now()
         self.log.end()
         self.holding.end()
         try:
+            write_whole(self.directory / _RESULTS, results)
             self.save()
-            write_whole(self.directory / _RESULTS, self.results())
         except OSError as error:
             self.message = message or f"what became of this job is not on disk: {error.strerror}"
         self.done.set()

@@ -131,6 +131,7 @@ async def _serve(directory: Path, rules: Rules, idle_time: float) -> int:
     from job_steps._agent._job import now
     from job_steps._agent._listening import listen, socket_path
     from job_steps._agent._service import Service
+    from job_steps._cgroups import make_way
 
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s")
     jobs = _make(directory)
@@ -138,6 +139,7 @@ async def _serve(directory: Path, rules: Rules, idle_time: float) -> int:
     if not lock.take():
         _complain(f"another agent has {directory}")
         return OTHER_LISTENS
+    make_way()
     path = socket_path(directory)
 
     def ready() -> None:
@@ -195,7 +197,9 @@ async def _run(asked: RunMessage, rules: Rules, results: Path | None) -> int:
     from tempfile import TemporaryDirectory, gettempdir
 
     from job_steps._agent._alone import attachable
+    from job_steps._cgroups import make_way
 
+    make_way()
     prepared = await prepare(asked, rules)
     mark = secrets.token_hex(16)
     note = Path(gettempdir(), f"job-steps-{mark}")

@@ -157,10 +157,9 @@ class Rules:
             work_dir=os.path.normpath(work_dir),
             env={**os.environ, MARK: mark},
             note=note,
-            network=self.limits.network,
         )
         policies = [as_mapping(policy) for policy in self.policies]
-        return Delegation(containers=docker, env=env, policies=policies, allow=allow)
+        return Delegation(containers=docker, env=env, policies=policies, allow=allow, limits=self.limits)
 
 
 async def remove_left_containers(mark: str, note: Path) -> None:
@@ -226,7 +225,7 @@ def _prepare(asked: RunMessage, rules: Rules) -> Prepared:
     try:
         check_limits(rules.limits)
     except StepFailed as error:
-        raise CallFailed(Code.PERMISSION_DENIED, f"the policy: {error}") from error
+        raise CallFailed(Code.PERMISSION_DENIED, str(error)) from error
     try:
         os.makedirs(work_dir, mode=0o700, exist_ok=True)  # noqa: PTH103  (as above)
     except OSError as error:

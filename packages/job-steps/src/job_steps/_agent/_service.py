@@ -21,7 +21,7 @@ from job_steps._agent._held_service import HeldService
 from job_steps._agent._holding import attach_command
 from job_steps._agent._job import LONGEST_ID, KeptJob, now
 from job_steps._agent._leftovers import end_leftovers
-from job_steps._agent._running import Prepared, Rules, prepare, remove_left_containers, run
+from job_steps._agent._running import Outcome, Prepared, Rules, prepare, remove_left_containers, run
 from job_steps._call_errors import CallFailed
 from job_steps._call_status import Code
 from job_steps._grpc import LONGEST_MESSAGE
@@ -148,25 +148,31 @@ class Service:
             with job.scope:
                 async with anyio.create_task_group() as beside:
                     beside.start_soon(job.save_while_it_grows)
-                    outcome = await run(
-                        prepared,
-                        mark=job.mark,
-                        files=job.files,
-                        note=job.note,
-                        log=job.log.write,
-                        on_result=job.grow,
-                        holding=job.holding,
-                    )
+                    outcome = await self._outcome(job, prepared)
                     beside.cancel_scope.cancel()
                 job.end(outcome.state, outcome.message, outcome.cause)
-        except OSError as error:  # a disk is full, for example
-            job.end(RunState.FAILURE, f"the job cannot be run there: {error.strerror or error}")
-        except Exception:  # noqa: BLE001  (one job's is no reason to end the others)
-            _log.exception("step_job_failed", extra={"job": job.id})
-            job.end(RunState.FAILURE, "the agent has an error of its own; see what it logs")
         finally:
             if not job.state.is_over:
                 job.end(RunState.CANCELLED, "it was closed, or the agent was ended", Cause.CLOSED)
+
+    async def _outcome(self, job: KeptJob, prepared: Prepared) -> Outcome:
+        """Run a job; what it could not be run for is how it ended."""
+        try:
+            return await run(
+                prepared,
+                mark=job.mark,
+                files=job.files,
+                note=job.note,
+                log=job.log.write,
+                on_result=job.grow,
+                holding=job.holding,
+            )
+        except OSError as error:  # a disk is full, for example
+            why = f"the job cannot be run there: {error.strerror or error}"
+        except Exception:  # noqa: BLE001  (one job's is no reason to end the others)
+            _log.exception("step_job_failed", extra={"job": job.id})
+            why = "the agent has an error of its own; see what it logs"
+        return Outcome(state=RunState.FAILURE, message=why)
 
     async def _status(self, asked: says.ById) -> says.StatusesMessage:
         jobs = [self._job(asked.id)] if asked.id else self._jobs.values()

@@ -11,6 +11,7 @@ from attrs import frozen
 
 from job_steps._containers import Docker
 from job_steps._delegation import Child, Delegation
+from job_steps._limits import NO_LIMITS, Limits
 from job_steps._loading import origin_of_job
 from job_steps._references import ImageReference
 
@@ -40,10 +41,12 @@ class _WithAgent:
         return await self.docker.files_of(image, directory)
 
     @asynccontextmanager
-    async def open(self, image: ImageReference, path: tuple[str, ...], *, root: str = "") -> AsyncIterator[Child]:
+    async def open(
+        self, image: ImageReference, path: tuple[str, ...], *, root: str = "", limits: Limits = NO_LIMITS
+    ) -> AsyncIterator[Child]:
         """See `Containers.open`."""
         await to_thread.run_sync(_place, self.docker.agent)
-        async with self.docker.open(image, path, root=root) as child:
+        async with self.docker.open(image, path, root=root, limits=limits) as child:
             yield child
 
 
