@@ -97,17 +97,17 @@ class Worker:
     ends: Counter[End] = field(factory=Counter)
     downloads: anyio.Lock = field(factory=anyio.Lock)
 
-    async def work(self) -> None:
-        """Run jobs until there were enough."""
-        while self.ends.total() < self.wanted:
-            with anyio.move_on_after(2):
-                job = await self.runner.ask()
-                if job is None:
-                    continue
-                with anyio.CancelScope(shield=True):
-                    async with reporting(self.client, job, info=ABOUT) as report:
-                        assert await report.claim()
-                        self.ends[await report.finish(await self.run(job, report))] += 1
+    async def work(self, enough: anyio.CancelScope) -> None:
+        """Run jobs until there were enough. No earlier: a job whose answer is not waited for would be lost."""
+        while True:
+            if (job := await self.runner.ask()) is None:
+                continue
+            with anyio.CancelScope(shield=True):
+                async with reporting(self.client, job, info=ABOUT) as report:
+                    assert await report.claim()
+                    self.ends[await report.finish(await self.run(job, report))] += 1
+            if self.ends.total() == self.wanted:
+                enough.cancel()
 
     async def run(self, job: Job, report: Reporting) -> Outcome:
         """One job."""
@@ -151,7 +151,7 @@ async def test_many_jobs_of_an_independent_gitlab(
         worker = Worker(client, runner, tmp_path, wanted=total)
         async with anyio.create_task_group() as tasks:
             for _ in range(16):
-                tasks.start_soon(worker.work)
+                tasks.start_soon(worker.work, tasks.cancel_scope)
         assert worker.ends == {End.REPORTED: total}
         for job, number in jobs.items():
             state = await gitlab.do("state", id=job)
