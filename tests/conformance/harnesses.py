@@ -1,5 +1,29 @@
 """What harnesses of several groups have in common."""
 
+from fleeting.testing import CHECKS, Check, name_of
+
+LONG = 30.0
+"""Seconds: more than anything takes that is answered at all, also on a machine with twenty other things to do."""
+
+AWAITED = frozenset(
+    (
+        "late_answer_is_an_unknown_outcome",
+        "secrets_are_shown_to_nobody",
+        "silence_ends_in_time",
+        "troubles_pass",
+    )
+)
+"""The checks that wait for a call's timeout, because no answer comes."""
+
+if missing := AWAITED - {name_of(check) for check in CHECKS}:
+    raise AssertionError(f"there are no such checks: {missing}")
+
+
+def call_timeout(check: Check, brief: float) -> float:
+    """Seconds that a call of the group may take: *brief* only where the check waits for no answer that long."""
+    return brief if name_of(check) in AWAITED else LONG
+
+
 WHAT_TAKES_AN_ENDPOINT = (
     "troubles",
     "launch",

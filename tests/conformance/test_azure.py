@@ -10,9 +10,11 @@ from pathlib import Path
 
 import anyio
 import pytest
+from attrs import evolve
 
 from fleeting import LoopClock
-from fleeting.testing import GroupConformance, Harness, MakeHarness
+from fleeting.testing import Check, GroupConformance, Harness, MakeHarness
+from tests.conformance.harnesses import call_timeout
 from tests.fleeting_azure.arm_cloud import Mode
 from tests.fleeting_azure.arm_server import running
 from tests.fleeting_azure.harness import HurriedClock, harness_for
@@ -33,14 +35,15 @@ class TestAzure(GroupConformance):
         return "Uniform" if anyio_backend == "asyncio" else "Flexible"
 
     @pytest.fixture
-    def make_harness(self, tmp_path: Path, mode: Mode) -> MakeHarness:
+    def make_harness(self, tmp_path: Path, mode: Mode, check: Check) -> MakeHarness:
         """Run a cloud for each check."""
 
         @asynccontextmanager
         async def make() -> AsyncIterator[Harness]:
             async with running(tmp_path, mode) as (cloud, config):
                 await cloud.launch(1)
-                yield harness_for(cloud, config, HurriedClock(anyio.current_time(), LoopClock().now()))
+                brief = evolve(config, timeout=call_timeout(check, 1.0))
+                yield harness_for(cloud, brief, HurriedClock(anyio.current_time(), LoopClock().now()))
                 assert not cloud.victims, "the capacity was lowered"
 
         return make

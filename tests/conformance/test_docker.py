@@ -10,8 +10,17 @@ import pytest
 
 from fleeting import ConnectInfo, LoopClock, Settings
 from fleeting.connectors.ssh import MemoryHostKeys, SshConnector
-from fleeting.testing import DetachedConformance, DialInstance, GroupConformance, Harness, MakeDial, MakeHarness
+from fleeting.testing import (
+    Check,
+    DetachedConformance,
+    DialInstance,
+    GroupConformance,
+    Harness,
+    MakeDial,
+    MakeHarness,
+)
 from fleeting_docker import DockerGroup, DockerGroupConfig
+from tests.conformance.harnesses import call_timeout
 from tests.fleeting.sshd import configured, dialled
 from tests.fleeting_docker.groups import clear_away, harness
 from tests.fleeting_docker_engine.daemons import Daemon
@@ -21,12 +30,12 @@ class TestDocker(GroupConformance):
     """The suite, with room for three, and real containers."""
 
     @pytest.fixture
-    def make_harness(self, docker: Daemon, tmp_path: Path) -> MakeHarness:
+    def make_harness(self, docker: Daemon, tmp_path: Path, check: Check) -> MakeHarness:
         """Make a group of its own on the daemon, and leave no container of it."""
 
         @asynccontextmanager
         async def make() -> AsyncIterator[Harness]:
-            async with harness(docker, tmp_path) as made:
+            async with harness(docker, tmp_path, call_timeout(check, 3.0)) as made:
                 yield made
 
         return make

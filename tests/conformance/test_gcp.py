@@ -15,9 +15,10 @@ import pytest
 from anyio import to_thread
 
 from fleeting import Completed
-from fleeting.testing import GroupConformance, Harness, MakeHarness, Trouble
+from fleeting.testing import Check, GroupConformance, Harness, MakeHarness, Trouble
 from fleeting_gcp import GcpGroup
 from fleeting_gcp._answers import ACTIONS, STATUSES
+from tests.conformance.harnesses import LONG, call_timeout
 from tests.fleeting_gcp.clouds import REGIONAL, config, private_key, run_probe, serving, write_credentials
 from tests.fleeting_gcp.compute_endpoint import Cloud, Fault
 
@@ -53,7 +54,7 @@ def during(make: Callable[[], AbstractContextManager[None]]) -> Callable[[], Abs
     return having
 
 
-def harness_for(cloud: Cloud, credentials: Path) -> Harness:
+def harness_for(cloud: Cloud, credentials: Path, timeout: float) -> Harness:
     """What the suite may do to the cloud."""
 
     async def kill(instance: str) -> None:
@@ -79,7 +80,7 @@ def harness_for(cloud: Cloud, credentials: Path) -> Harness:
     announced = set[str]()
     troubles = {trouble: during(partial(cloud.fault, fault)) for trouble, fault in TROUBLES.items()}
     return Harness(
-        make=lambda: GcpGroup(config(cloud, credentials, owner_mark=True)),
+        make=lambda: GcpGroup(config(cloud, credentials, owner_mark=True, timeout=timeout)),
         kill=kill,
         alive=alive,
         launch=launch,
@@ -91,8 +92,8 @@ def harness_for(cloud: Cloud, credentials: Path) -> Harness:
         writes=cloud.writes,
         secrets=cloud.tokens,
         unknown_id="fleeting-0123456789-1-0",
-        deadline=8,
-        patience=6,
+        deadline=LONG,
+        patience=LONG,
         settle=0.05,
         poll=0.01,
         cannot={
@@ -105,7 +106,7 @@ def harness_for(cloud: Cloud, credentials: Path) -> Harness:
     )
 
 
-def make_clouds(directory: Path, moment: float, **kind: Any) -> MakeHarness:  # noqa: ANN401  (as the cloud knows them)
+def make_clouds(directory: Path, moment: float, timeout: float, **kind: Any) -> MakeHarness:  # noqa: ANN401  (as the cloud knows them)
     """Run a cloud for each check, with an instance in it that somebody else made, and three on a page."""
 
     @asynccontextmanager
@@ -114,7 +115,7 @@ def make_clouds(directory: Path, moment: float, **kind: Any) -> MakeHarness:  # 
         cloud = Cloud(page=3, boot=moment, delay=moment, tokens={private_key()}, addresses=addresses, **kind)
         cloud.launch(1)
         with serving(cloud):
-            yield harness_for(cloud, write_credentials(directory))
+            yield harness_for(cloud, write_credentials(directory), timeout)
 
     return make
 
@@ -129,6 +130,9 @@ class TestGcp(GroupConformance):
         return backend
 
     @pytest.fixture
-    def make_harness(self, tmp_path: Path, anyio_backend: str) -> MakeHarness:
+    def make_harness(self, tmp_path: Path, anyio_backend: str, check: Check) -> MakeHarness:
         """Run clouds with a group: zonal on asyncio, regional on trio."""
-        return make_clouds(tmp_path, 0.02) if anyio_backend == "asyncio" else make_clouds(tmp_path, 0.0, **REGIONAL)
+        timeout = call_timeout(check, 1.0)
+        if anyio_backend == "asyncio":
+            return make_clouds(tmp_path, 0.02, timeout)
+        return make_clouds(tmp_path, 0.0, timeout, **REGIONAL)

@@ -6,7 +6,6 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
-from functools import partial
 from http.client import HTTPConnection
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -147,7 +146,7 @@ class Cloud:
             return found
 
         hooks = {
-            "make": partial(self.group, timeout=2.5),  # which is how long those checks wait that are about a silence
+            "make": self.group,
             "kill": lambda instance: self.ado("kill", instance=instance),
             "launch": lambda count: self.ado("launch", count=count),
             "alive": alive,
@@ -162,8 +161,8 @@ class Cloud:
             "probed": probed,
             "writes": self.writes,
             "secrets": [SECRET],
-            "deadline": 10,
-            "patience": 10,
+            "deadline": 30,
+            "patience": 30,
             "settle": 0.02,
             "poll": 0.01,
         }

@@ -2,10 +2,12 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 
 import pytest
 
 from fleeting.testing import CHECKS, Check, GroupConformance, Harness, MakeHarness, judge, name_of
+from tests.conformance.harnesses import call_timeout
 from tests.fleeting_aws.clouds import ENVIRONMENT, Cloud, new_cloud
 
 OF_SIZES = (
@@ -31,7 +33,7 @@ class TestAws(GroupConformance):
         return backend
 
     @pytest.fixture
-    def make_harness(self, moto_port: int, monkeypatch: pytest.MonkeyPatch) -> MakeHarness:
+    def make_harness(self, moto_port: int, monkeypatch: pytest.MonkeyPatch, check: Check) -> MakeHarness:
         """Begin anew for each check, with an instance in the group that somebody else made."""
         for name, value in ENVIRONMENT.items():
             monkeypatch.setenv(name, value)
@@ -41,7 +43,7 @@ class TestAws(GroupConformance):
         async def make() -> AsyncIterator[Harness]:
             cloud = new_cloud(moto_port, page=3, group={"max_size": 8})
             await cloud.ado("launch", count=1)
-            yield cloud.harness()
+            yield cloud.harness(make=partial(cloud.group, timeout=call_timeout(check, 2.5)))
 
         return make
 

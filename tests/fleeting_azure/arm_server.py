@@ -60,7 +60,7 @@ async def running(directory: Path, mode: Mode, **settings: Any) -> AsyncIterator
             resource_group_name="ci",
             endpoint=cloud.base,
             ca_file=str(certificates),
-            timeout=1.0,
+            timeout=30.0,
         )
         tasks.start_soon(secure.serve, lambda stream: _serve(cloud, stream))
         yield cloud, config

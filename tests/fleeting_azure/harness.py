@@ -86,7 +86,7 @@ def harness_for(cloud: Cloud, config: AzureConfig, clock: HurriedClock) -> Harne
         secrets=[TOKEN],
         unknown_id="00000000-0000-4000-8000-000000000000",
         deadline=300,
-        patience=5,
+        patience=30,
         settle=1,
         poll=0.5,
         notice=cloud.announce,

@@ -112,11 +112,11 @@ async def relay_to(docker: Daemon, directory: Path) -> AsyncIterator[Relay]:
 
 
 @asynccontextmanager
-async def harness(docker: Daemon, directory: Path) -> AsyncIterator[Harness]:
+async def harness(docker: Daemon, directory: Path, timeout: float = 30.0) -> AsyncIterator[Harness]:
     """What the conformance suite may do; in the end no container of the group may be left."""
     name = f"test-{uuid4().hex[:8]}"
     async with relay_to(docker, directory) as relay:
-        config = DockerGroupConfig(name=name, socket=relay.socket, max_size=12, timeout=3, owner_mark=True)
+        config = DockerGroupConfig(name=name, socket=relay.socket, max_size=12, timeout=timeout, owner_mark=True)
 
         async def alive() -> Sequence[str]:
             return await containers(docker, name, "running")
@@ -147,7 +147,7 @@ async def harness(docker: Daemon, directory: Path) -> AsyncIterator[Harness]:
                 troubles={kind: partial(relay.having, kind) for kind in kinds},
                 writes=lambda: relay.writes,
                 deadline=40,
-                patience=9,
+                patience=40,
                 settle=0.5,
                 poll=0.05,
                 crowd=2,

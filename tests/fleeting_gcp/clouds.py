@@ -54,7 +54,7 @@ def config(cloud: Cloud, credentials: Path, **more: object) -> GcpConfig:
     kind, _, place = cloud.place.partition("/")
     where = {kind.removesuffix("s"): place}
     group: dict[str, Any] = {"name": cloud.group, "project": cloud.project, **where}
-    return GcpConfig(**group | {"endpoint": cloud.url, "credentials_file": str(credentials), "timeout": 1.0, **more})
+    return GcpConfig(**group | {"endpoint": cloud.url, "credentials_file": str(credentials), "timeout": 30.0, **more})
 
 
 @contextmanager

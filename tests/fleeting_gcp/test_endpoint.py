@@ -53,13 +53,13 @@ class Client:
         prefix = "region_" if self.is_regional else ""
         resource = {f"{prefix}instance_group_managers_{verb}_request_resource": body} if body else {}
         request = {**self.where, **resource, **request}
-        return method(request=request, retry=None, timeout=5)
+        return method(request=request, retry=None, timeout=60)
 
     def machine(self, method: str, name: str, **request: object) -> Any:  # noqa: ANN401  (as above)
         """Call a method of the client for machines."""
         call = getattr(self.machines, method)
         where = {"project": "acme", "zone": self.cloud.machines[name].zone, "instance": name}
-        return call(request={**where, **request}, retry=None, timeout=5)
+        return call(request={**where, **request}, retry=None, timeout=60)
 
     def listed(self) -> list[Any]:
         """List the group, all pages."""
@@ -71,7 +71,7 @@ class Client:
         """Poll an operation until it is done."""
         while operation.status != gcp.Operation.Status.DONE:
             Event().wait(0.01)
-            operation = self.operations.get(request={**self.place, "operation": operation.name}, retry=None, timeout=5)
+            operation = self.operations.get(request={**self.place, "operation": operation.name}, retry=None, timeout=60)
         return operation
 
 
@@ -211,15 +211,15 @@ def test_an_operation_is_waited_for(client: Client) -> None:
     """Until it is done, or the wait has taken too long; in its own place only."""
     client.cloud.delay = 0.05
     operation = create(client, "web-1")
-    done = client.operations.wait(request={**client.place, "operation": operation.name}, retry=None, timeout=5)
+    done = client.operations.wait(request={**client.place, "operation": operation.name}, retry=None, timeout=60)
     assert done.status == gcp.Operation.Status.DONE
     client.cloud.delay, client.cloud.wait = 3600, 0.02
     operation = create(client, "web-2")
-    begun = client.operations.wait(request={**client.place, "operation": operation.name}, retry=None, timeout=5)
+    begun = client.operations.wait(request={**client.place, "operation": operation.name}, retry=None, timeout=60)
     assert begun.status == gcp.Operation.Status.RUNNING
     elsewhere = {key: value.replace("west1", "west9") for key, value in client.place.items()}
     with pytest.raises(errors.NotFound):
-        client.operations.wait(request={**elsewhere, "operation": operation.name}, retry=None, timeout=5)
+        client.operations.wait(request={**elsewhere, "operation": operation.name}, retry=None, timeout=60)
 
 
 def test_machines_are_listed_by_zone_and_over_all(client: Client) -> None:
@@ -332,7 +332,7 @@ def test_metadata_has_limits(client: Client) -> None:
 def raw(client: Client, method: str, path: str, body: bytes | None = None) -> tuple[int, bytes]:
     """Ask without the SDK, which would not let such requests pass."""
     headers = {"Authorization": "Bearer token", "Content-Type": "application/json"}
-    connection = HTTPConnection("127.0.0.1", client.cloud.port, timeout=5)
+    connection = HTTPConnection("127.0.0.1", client.cloud.port, timeout=60)
     connection.request(method, path, body, headers)
     answer = connection.getresponse()
     try:
