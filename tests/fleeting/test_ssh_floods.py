@@ -100,12 +100,12 @@ async def into_nothing(_: bytes) -> None:
     """A sink that never waits."""
 
 
-async def _end_nothing(_: int) -> bool:
-    raise AssertionError("no process id has come")
+async def _ask_nothing(*_: int) -> bool:
+    raise AssertionError("no process id has come, and there is always more to read")
 
 
 def _running(channel: Channel) -> Running:
-    return Running(channel, _end_nothing, PidReader("mark"))
+    return Running(channel, _ask_nothing, _ask_nothing, PidReader("mark"))
 
 
 async def _receive_for_ever(channel: Channel) -> None:

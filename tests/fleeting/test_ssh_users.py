@@ -63,7 +63,9 @@ async def test_a_cancelled_command_ends(user: ConnectInfo) -> None:
             await told.wait()
             tasks.cancel_scope.cancel()
         (pid,) = re.findall(rb"\d+", seen)
-        assert not runs(int(pid))
+        with anyio.fail_after(60):
+            while runs(int(pid)):  # noqa: ASYNC110  (on a busy host, longer than a cancelled caller waits)
+                await anyio.sleep(0.05)
 
 
 def runs(pid: int) -> bool:

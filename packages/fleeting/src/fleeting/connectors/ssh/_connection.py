@@ -45,17 +45,17 @@ class SshConnection(PosixConnection):
     async def launch(self, script: str, stdin: Source, said: Sink, complaint: Sink) -> Completed:
         """Run what starts a detached command; sshd ends nothing, so it is enough that we do not."""
         invocation = Invocation(command=script, stdin=stdin, stdout=said, stderr=complaint, env={}, cwd=None)
-        return await self._attend(invocation, _let_go)
+        return await self._attend(invocation, None)
 
-    async def _attend(self, invocation: Invocation, end_group: Callable[[int], Awaitable[bool]]) -> Completed:
-        """Run a command, and end what has to be ended as *end_group* does it."""
+    async def _attend(self, invocation: Invocation, end_group: Callable[[int], Awaitable[bool]] | None) -> Completed:
+        """Run a command, and end what has to be ended as *end_group* does it, if anything has."""
         self._check_open()
         mark = f"fleeting-{secrets.token_hex(8)}"
         line, first = compose(invocation.command, env=invocation.env, cwd=invocation.cwd, mark=mark)
         stdin = preceded(first, invocation.stdin)
 
         async def perform_in(channel: Channel) -> Completed:
-            running = Running(channel, end_group, PidReader(mark))
+            running = Running(channel, end_group, self._ask, PidReader(mark))
             try:
                 await running.attend(line, stdin, invocation.stdout, invocation.stderr)
             except BaseException:
@@ -169,15 +169,18 @@ class SshConnection(PosixConnection):
             raise
 
     async def _end_group(self, pid: int) -> bool:
-        """End a process group on the host; if that fails, so it is. Returns whether the host has answered."""
+        """End a process group on the host."""
+        return await self._try_to_run(ending(pid))
+
+    async def _ask(self) -> bool:
+        """See whether the host answers."""
+        return await self._try_to_run(":")
+
+    async def _try_to_run(self, script: str) -> bool:
+        """Run a script on the host; if that fails, so it is. Returns whether the host has answered."""
         with suppress(ConnectError):
-            return await self._shared.in_session(partial(_run_to_its_end, ending(pid)))
+            return await self._shared.in_session(partial(_run_to_its_end, script))
         return False
-
-
-async def _let_go(_: int) -> bool:
-    """End nothing."""
-    return True
 
 
 async def _run_to_its_end(script: str, channel: Channel) -> bool:

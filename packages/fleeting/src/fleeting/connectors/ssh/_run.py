@@ -28,8 +28,11 @@ class Running:
     """A command whose channel is open."""
 
     _channel: Channel
-    _end_group: Callable[[int], Awaitable[bool]]
-    """Ends a process group on the host; returns whether that was answered."""
+    _end_group: Callable[[int], Awaitable[bool]] | None
+    """Ends a process group on the host; returns whether that was answered. None: what was started is to go on."""
+
+    _ask: Callable[[], Awaitable[bool]]
+    """Has the host do nothing; returns whether that was answered."""
 
     _pid: PidReader
     _looked_at: float | None = field(default=None, init=False)
@@ -63,7 +66,7 @@ class Running:
     async def end(self) -> None:
         """End it, with all of its process group."""
         await self._until_pid_is_known()
-        if self._pid.pid is not None:
+        if self._pid.pid is not None and self._end_group:
             await self._end_group(self._pid.pid)
 
     async def _feed(self, stdin: Source) -> None:
@@ -100,7 +103,9 @@ class Running:
         """Wait for output; once the command has ended, what it left behind may not keep us waiting.
 
         What holds the outputs open is ended. That is done twice: answers come in order, so the second one proves that
-        nothing of what was written is still on its way, however slow the network is.
+        nothing of what was written is still on its way, however slow the network is. A host that is busy may report the
+        end of a command seconds before all that it has printed, its process id, too: then there is nothing to be ended,
+        but it is asked all the same.
         """
         channel = self._channel
         await channel.wakeup.wait_for(lambda: channel.readable or channel.exited)
@@ -109,8 +114,8 @@ class Running:
             if self._left <= 0:
                 return None
         for _ in range(2):
-            if not await self._readable_within(LEFTOVER_PATIENCE) and self._pid.pid is not None:
-                await self._end_group(self._pid.pid)
+            if not await self._readable_within(LEFTOVER_PATIENCE):
+                await self._end_or_ask()
         received = channel.take()
         self._left -= len(received[1]) if received else 0
         return received
@@ -126,10 +131,16 @@ class Running:
         self._looked_at = now if self._looked_at is None else self._looked_at
         if self._left < inf or self._pid.pid is None or now < self._looked_at + LEFTOVER_PATIENCE:
             return
-        answered = await self._end_group(self._pid.pid)
+        answered = await self._end_or_ask()
         self._looked_at = anyio.current_time()
         if answered:
             self._left = self._channel.held + (0 if self._channel.may_send else HELD_BACK)
+
+    async def _end_or_ask(self) -> bool:
+        """Have the host end what may hold the outputs open, if that is known; returns whether it has answered."""
+        if self._pid.pid is None or self._end_group is None:
+            return await self._ask()
+        return await self._end_group(self._pid.pid)
 
     async def _readable_within(self, seconds: float) -> bool:
         if self._channel.readable:
