@@ -20,7 +20,7 @@ from tests.fleeting.sshd import Server, sshd
 from tests.fleeting_docker_engine.daemons import IMAGE, Daemon
 from tests.taskscaler.leased import Slot
 
-PATIENCE = 30.0
+PATIENCE = 90.0
 """Seconds after which a test gives up."""
 
 

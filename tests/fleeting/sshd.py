@@ -23,7 +23,7 @@ SSHD = Path("/usr/sbin/sshd")
 
 only_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root may have namespaces of its own")
 
-PATIENCE = 30.0
+PATIENCE = 90.0
 """Seconds after which a test gives up."""
 
 _SHELL_LEVEL = "SetEnv SHLVL=5"
@@ -135,8 +135,8 @@ async def dialled(
 
 
 def configured(**config: Any) -> ConnectorConfig:  # noqa: ANN401  (the settings know their types)
-    """Settings with a short time-out."""
-    return evolve(ConnectorConfig(timeout=20.0), **config)
+    """Settings for a host that answers, sooner or later."""
+    return evolve(ConnectorConfig(timeout=60.0), **config)
 
 
 def free_port() -> int:

@@ -64,7 +64,7 @@ async def test_who_relays_the_first_connection_and_answers_the_second_is_refused
         async with relayed(host.port, attacker.port) as port:
             one = Host(address="127.0.0.1", name="one", port=port, username=host.info.user, key_path=str(key_path))
             group = StaticGroup(StaticConfig(hosts=(one,), state_dir=str(tmp_path / "taken")))
-            settings = Settings(owner="test", clock=LoopClock(), connector=ConnectorConfig(timeout=5.0))
+            settings = Settings(owner="test", clock=LoopClock(), connector=ConnectorConfig(timeout=PATIENCE))
             with anyio.fail_after(PATIENCE):
                 await group.init(settings)
                 assert await group.increase(1, intent="first") == 1

@@ -11,6 +11,7 @@ from typing import Any
 import anyio
 import pytest
 from anyio.lowlevel import checkpoint
+from attrs import evolve
 
 import fleeting
 from fleeting import (
@@ -503,7 +504,8 @@ async def test_a_view_that_is_none_is_an_error(tmp_path: Path, text: str, said: 
 async def test_a_list_that_hangs_is_killed(tmp_path: Path) -> None:
     """With all of its children, at its time limit."""
     cloud = Cloud.that(tmp_path)
-    async with cloud.opened(list_timeout=0.3) as group:
+    async with cloud.opened() as group:
+        group._config = evolve(group._config, list_timeout=0.3)  # now: who opens it has it list, too
         cloud.now(list=HANG)
         with pytest.raises(ProviderError, match="provision list did not end within 300ms and was killed"):
             await group.update()

@@ -14,7 +14,7 @@ from gitlab_jobs.testing import FakeGitLab
 
 @asynccontextmanager
 async def served(
-    gitlab: FakeGitLab, application: ASGIApp | None = None, *, idle: float = 5.0, certificate: Path | None = None
+    gitlab: FakeGitLab, application: ASGIApp | None = None, *, idle: float = 60.0, certificate: Path | None = None
 ) -> AsyncIterator[str]:
     """Listen on a port of this machine; gives the address for runners. Another *application* may stand before it.
 

@@ -141,11 +141,11 @@ async def test_a_body_that_never_ends_is_given_up(
     gitlab: FakeGitLab, monkeypatch: pytest.MonkeyPatch, call: str
 ) -> None:
     """Whoever sends a byte now and then holds nothing for long."""
-    monkeypatch.setattr("gitlab_jobs.coordinator.BODY_SECONDS", 0.2)
-    monkeypatch.setattr("gitlab_jobs.coordinator.UPLOAD_SECONDS", 0.2)
     gitlab.enqueue(Job(id=0, token=""))
     async with httpx.AsyncClient(transport=gitlab.transport()) as http:
         token = (await http.post(f"{API}/jobs/request", json={"token": gitlab.runner_token})).json()["token"]
+    monkeypatch.setattr("gitlab_jobs.coordinator.BODY_SECONDS", 0.2)
+    monkeypatch.setattr("gitlab_jobs.coordinator.UPLOAD_SECONDS", 0.2)
     method, _, path = call.partition(" ")
     sent = list[Message]()
     pieces = chain([PART % b'; filename="a"'], repeat(b" "))
