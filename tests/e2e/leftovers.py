@@ -5,7 +5,7 @@ import select
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-PATIENCE = 30.0
+PATIENCE = 90.0
 """Seconds after which a process that should end counts as left behind."""
 
 

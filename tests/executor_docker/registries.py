@@ -21,7 +21,7 @@ from tests.fleeting_docker_engine.daemons import IMAGE, Daemon
 USER = "robot"
 PASSWORD = "hunter2"
 
-PATIENCE = 30.0
+PATIENCE = 90.0
 
 
 @frozen

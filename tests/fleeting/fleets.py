@@ -21,7 +21,7 @@ from tests.fleeting.sshd import private, sshd
 
 COMMAND = str(Path(sys.executable).with_name("fleeting"))
 
-PATIENCE = 30.0
+PATIENCE = 90.0
 """Seconds after which a test gives up."""
 
 _IN_TERMINAL = 'exec <>"$0" >&0 2>&0 && exec "$@"'

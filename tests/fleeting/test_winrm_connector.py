@@ -20,7 +20,7 @@ from tests.fleeting.winrm_host import Host, winrm_host
 
 pytestmark = pytest.mark.anyio
 
-PATIENCE = 40.0
+PATIENCE = 240.0
 """Seconds after which a test gives up."""
 
 MIB = 1 << 20

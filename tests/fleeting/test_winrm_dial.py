@@ -21,7 +21,7 @@ from tests.fleeting.winrm_host import Authority, Host, winrm_host
 
 pytestmark = pytest.mark.anyio
 
-PATIENCE = 30.0
+PATIENCE = 90.0
 """Seconds after which a test gives up."""
 
 QUICK = ConnectorConfig(timeout=20.0)

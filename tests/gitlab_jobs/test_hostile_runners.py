@@ -18,7 +18,7 @@ from tests.gitlab_jobs.serving import served
 
 pytestmark = pytest.mark.anyio
 
-PATIENCE = 30.0
+PATIENCE = 90.0
 """Seconds after which a test gives up."""
 
 UNDER_WAY = 16 << 20

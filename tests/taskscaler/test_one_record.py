@@ -37,7 +37,7 @@ from taskscaler.executors import JobOutcome, JobSpec, Leased, Verdict
 from taskscaler.report import figure_out, lay_out
 from tests.taskscaler.recorded import records
 
-PATIENCE = 30.0
+PATIENCE = 90.0
 """Seconds after which a test gives up."""
 
 AT = 2e9

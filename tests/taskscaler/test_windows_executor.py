@@ -26,7 +26,7 @@ from tests.taskscaler.leased import Slot
 
 pytestmark = pytest.mark.anyio
 
-PATIENCE = 40.0
+PATIENCE = 240.0
 """Seconds after which a test gives up."""
 
 

@@ -26,7 +26,7 @@ from taskscaler_gitlab.runner import features, kept_log, run_job
 from tests.fleeting.local_agents import dialled, opened, started
 from tests.taskscaler.leased import Slot
 
-PATIENCE = 30.0
+PATIENCE = 90.0
 """Seconds after which a test gives up."""
 
 REASONS = ("runner_configuration_error", "job_canceled", "image_pull_failure")

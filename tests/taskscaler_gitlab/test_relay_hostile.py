@@ -20,7 +20,7 @@ __all__ = ["counter"]
 
 pytestmark = pytest.mark.anyio
 
-PATIENCE = 30.0
+PATIENCE = 90.0
 """Seconds after which a test gives up."""
 
 UNDER_WAY = 16 << 20

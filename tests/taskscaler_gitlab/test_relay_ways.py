@@ -28,7 +28,7 @@ from taskscaler_gitlab.relay._ways import Listening
 
 pytestmark = pytest.mark.anyio
 
-PATIENCE = 30.0
+PATIENCE = 90.0
 """Seconds after which a test gives up."""
 
 

@@ -32,7 +32,7 @@ _MANY = 30
 _STANDSTILL = 0.5
 """Seconds without a byte after which a sender counts as held up."""
 
-_SOON = 5.0
+_SOON = 30.0
 """Seconds after which a stream counts as still open."""
 
 AHEAD_AT_MOST = 48 * _MIB
