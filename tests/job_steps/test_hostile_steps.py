@@ -1,6 +1,8 @@
 """Steps that mean no good: what they write, name and ask for ends themselves, and costs no more than it may."""
 
 import json
+import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -221,6 +223,31 @@ def test_a_hostile_file_is_refused_in_a_few_words(text: str, monkeypatch: pytest
             read_steps(text)
         assert len(str(refused.value)) < 500
         monkeypatch.delattr("yaml.CSafeLoader", raising=False)
+
+
+def test_a_terminal_in_the_place_of_a_file_does_not_become_that_of_whoever_reads_it() -> None:
+    """An agent has none of its own: with this one it would be ended, too."""
+    script = """
+import sys
+from job_steps._loading import read_text
+try:
+    read_text(sys.argv[1])
+except Exception as error:
+    print(error)
+try:
+    open("/dev/tty")
+except OSError as error:
+    print(error.strerror)
+"""
+    master, slave = os.openpty()
+    terminal = os.ttyname(slave)
+    os.close(slave)
+    try:
+        command = [sys.executable, "-c", script, terminal]
+        ran = subprocess.run(command, capture_output=True, text=True, start_new_session=True, check=True)
+    finally:
+        os.close(master)
+    assert ran.stdout.splitlines() == [f"`{terminal}` is not a file", "No such device or address"]
 
 
 @pytest.mark.anyio

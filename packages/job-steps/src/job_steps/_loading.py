@@ -21,6 +21,9 @@ from job_steps._run import Load, Origin
 _MAX_BYTES = 4 * _yaml.MAX_LENGTH
 """Of a file: a character takes 4 at most."""
 
+_ALLOWED_WHOLE = ("git", "image")
+"""Kinds of origins of which all that is in them was allowed together; see `_policy`."""
+
 _SHELLS = tuple(
     f"{directory}/{name}" for name in ("bash", "sh") for directory in ("/usr/local/bin", "/usr/bin", "/bin")
 )
@@ -69,7 +72,8 @@ class Loader:
         if is_relative and not origin.directory:
             raise NotLoaded(f"`{reference.path}` is relative, and nothing is there that it could be relative to")
         directory = os.path.normpath(f"{origin.directory}/{reference.path}" if is_relative else reference.path)  # noqa: ASYNC240  (only text)
-        return await to_thread.run_sync(partial(_from_directory, directory, reference.file, origin, confined=False))
+        confined = origin.kind in _ALLOWED_WHOLE and _is_below(directory, origin.root)
+        return await to_thread.run_sync(partial(_from_directory, directory, reference.file, origin, confined=confined))
 
     async def _from_image(self, reference: ImageReference) -> Loaded:
         if self.containers is None:
@@ -85,7 +89,10 @@ class Loader:
 
 
 def _from_directory(directory: str, file: str | None, origin: Origin, *, confined: bool) -> Loaded:
-    """Read the function of a directory; one that is confined cannot have its file elsewhere, by a link."""
+    """Read the function of a directory; one that is confined cannot have its file elsewhere, by a link.
+
+    What is beside an allowed function needs no other permission: so no link may lead from there to what needs one.
+    """
     for name in (file,) if file else FILES:
         path = f"{directory.rstrip('/')}/{name}"
         try:
@@ -109,8 +116,8 @@ def _from_directory(directory: str, file: str | None, origin: Origin, *, confine
 
 
 def read_text(path: str) -> str:
-    """Read a regular file that is not too big; a pipe is not waited for."""
-    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+    """Read a regular file that is not too big; a pipe is not waited for, and a terminal does not become ours."""
+    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC), "rb") as file:
         about = os.fstat(file.fileno())
         if not stat.S_ISREG(about.st_mode):
             raise NotLoaded(f"`{path}` is not a file")
@@ -126,8 +133,11 @@ def read_text(path: str) -> str:
 def _is_in(path: str, root: str) -> bool:
     if not root:
         return False
-    real = os.path.realpath(root)
-    return path == real or path.startswith(f"{real.rstrip('/')}/")
+    return _is_below(path, os.path.realpath(root))
+
+
+def _is_below(path: str, root: str) -> bool:
+    return bool(root) and (path == root or path.startswith(f"{root.rstrip('/')}/"))
 
 
 def _built_in(reference: BuiltinReference) -> Loaded:

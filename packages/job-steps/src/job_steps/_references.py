@@ -5,6 +5,7 @@ Source: docs.gitlab.com/ci/functions, "Function reference".
 
 import re
 from typing import TypeAlias
+from urllib.parse import unquote
 
 from attrs import evolve, field, frozen
 
@@ -18,6 +19,10 @@ _SCRIPT = "script"
 _LONGEST_IMAGE = 255  # characters
 _BUILTIN = re.compile(r"(?:builtin|dist)://")
 _COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
+_ADDRESS = re.compile(r"[a-z][a-z0-9+.-]*://(?:[^/\s]*@)?(?:[^/\s@:\[\]]*|\[[0-9a-fA-F:.]*\])(?::[0-9]*)?/\S+")
+"""Of a repository: with a path, and no port that is a password, as if it were the address up to the login's `@`."""
+
+_HTTP_LOGIN = re.compile(r"(?P<scheme>https?://)(?P<login>[^/\s]*)@")
 _COMPONENT = r"[a-z0-9]+(?:(?:[._]|__|-+)[a-z0-9]+)*"
 _NAMED_IMAGE = re.compile(
     r"(?:(?P<registry>[a-z0-9.-]+(?::[0-9]{1,5})?)/)?"
@@ -150,7 +155,7 @@ def parse_reference(text: str) -> Reference:
         tag = found["tag"] or found["digest"]
         return image_reference(found["registry"], found["repository"], tag, directory=directory, file=file)
     url, at, rev = text.rpartition("@")
-    if not at or not url or not rev or " " in text:
+    if not at or not rev or not _ADDRESS.fullmatch(with_scheme(url)):
         expected = "a path that begins with `.` or `/`, `registry/repository:tag`, or `url@revision`"
         raise ValueError(f"`{_short(text)}` refers to nothing; expected {expected}")
     url, _, place = url.partition("/-/")
@@ -230,8 +235,20 @@ def with_scheme(url: str) -> str:
     return url if re.match(r"[a-z][a-z0-9+.-]*://", url) else f"https://{url}"
 
 
+def login_apart(url: str) -> tuple[str, str, str]:
+    """Take an address that is read over HTTP apart: without its login, then the user, then the password.
+
+    What logs in at any other server is part of the address, and no secret; such an address stays as it is.
+    """
+    found = _HTTP_LOGIN.match(url)
+    if not found:
+        return url, "", ""
+    user, _, password = found["login"].partition(":")
+    return found["scheme"] + url[found.end() :], unquote(user), unquote(password)
+
+
 def without_login(url: str) -> str:
-    """Return an address without user and password."""
+    """Return an address, or a text that has some, without user and password."""
     return re.sub(r"(?<=://)[^/\s]*@", "", url)  # a password may have an @
 
 
@@ -255,4 +272,5 @@ def _joined(directory: str, file: str | None) -> str:
 
 
 def _short(text: str) -> str:
+    text = re.sub(r"^[^/\s@]*:[^/\s]*@", "", without_login(text))  # it may be an address that lacks its scheme
     return text if len(text) <= 80 else f"{text[:77]}..."  # noqa: PLR2004  (as much as fits on a line)

@@ -395,7 +395,7 @@ def _take_files(*paths: str) -> "list[bytes | None]":
 
 def _take(path: str) -> bytes | None:
     try:
-        opened = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+        opened = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_NOCTTY | os.O_CLOEXEC)
         with os.fdopen(opened, "rb") as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
                 raise StepFailed("the command has put something else in the place of a file for outputs or exports")

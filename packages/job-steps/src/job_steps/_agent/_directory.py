@@ -83,7 +83,7 @@ def read_whole(path: Path, limit: int = _LONGEST) -> bytes:
         OSError: There is none.
         ValueError: It is bigger.
     """
-    file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+    file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_NOCTTY | os.O_CLOEXEC)
     with os.fdopen(file, "rb") as reading:
         if not stat.S_ISREG(os.fstat(file).st_mode):
             raise OSError(f"{path} is not a file")
