@@ -14,6 +14,7 @@ import pytest
 
 from fleeting.connectors import Collector, PosixConnection
 from job_steps import StepResult
+from job_steps._agent._job import LOST
 from job_steps.client import (
     AgentError,
     CallFailed,
@@ -349,16 +350,58 @@ async def test_an_agent_ends_once_nobody_needs_it_and_its_jobs_wait_for_the_next
         assert await log_of(agent.client, "1") == log
 
 
-async def test_an_agent_that_is_told_to_end_ends_its_jobs(placed: Path, tmp_path: Path) -> None:
-    """They are cancelled, which the next one still knows."""
+async def test_an_agent_that_is_told_to_end_loses_its_jobs(placed: Path, tmp_path: Path) -> None:
+    """By one of them, or because its instance ends: which is no failure of theirs, so that they run again elsewhere."""
     async with agent(placed, tmp_path / "agent") as (process, client):
-        await client.run(_script("echo begun; sleep 1000", directory=tmp_path))
+        script = "(setsid sleep 1000 & echo $! > left); echo begun; sleep 1000"
+        await client.run(_script(script, directory=tmp_path))
         await log_until(client, "1", b"begun\n")
-        process.terminate()
+        await client.run(_script("kill $PPID; sleep 1000", "killer", directory=tmp_path))
         assert await process.wait() == 0
+    await _ended(int((tmp_path / "left").read_text()))
     async with agent(placed, tmp_path / "agent") as (_, client):
-        status = await client.status("1")
-        assert (status.state, status.cause) == (RunState.CANCELLED, Cause.CLOSED)
+        found = [(status.state, status.cause, status.message) for status in await client.statuses()]
+    assert found == [(RunState.FAILURE, Cause.LOST, LOST)] * 2
+
+
+async def test_an_agent_that_a_job_has_stopped_goes_on_when_a_manager_comes(
+    local: PosixConnection, tmp_path: Path
+) -> None:
+    """It answered nobody, and ended no job whose time was over."""
+    async with bring_agent(local) as agent:
+        script = "echo $PPID > parent.new; mv parent.new parent; kill -STOP $PPID; echo on"
+        await agent.client.run(_script(script, directory=tmp_path))
+        while not _is_stopped(tmp_path / "parent"):  # noqa: ASYNC110  (it tells nobody)
+            await anyio.sleep(POLL)
+        async with bring_agent(local) as again:
+            assert again.socket == agent.socket
+            assert (await log_of(again.client, "1")).endswith(b"on\n")
+
+
+def _is_stopped(named: Path) -> bool:
+    return named.exists() and "State:\tT" in Path(f"/proc/{named.read_text().strip()}/status").read_text()
+
+
+def _set_python(home: Path, program: Path) -> None:
+    """Have agents run by a program that were placed somewhere below."""
+    [named] = home.rglob(".job-steps/*/python")
+    named.write_text(f"{program}\n")
+
+
+async def test_what_is_set_up_for_python_is_not_for_the_agent(local: PosixConnection, tmp_path: Path) -> None:
+    """In its environment, or in its home, where a job may have left it; a job's own Python has it."""
+    note = f"open({str(tmp_path / 'ran')!r}, 'a').write(repr(sys.orig_argv) + chr(10))"
+    (tmp_path / "sitecustomize.py").write_text(f"import sys\n{note}\n")
+    program = tmp_path / "python"
+    program.write_text(f'#!/bin/sh\nexport PYTHONPATH={tmp_path}\nexec {sys.executable} "$@"\n')
+    program.chmod(0o700)
+    _set_python(tmp_path, program)
+    async with bring_agent(local) as agent:
+        await agent.client.run(_script(f"{sys.executable} -c pass mine", directory=tmp_path))
+        await log_of(agent.client, "1")
+    ran = (tmp_path / "ran").read_text()
+    assert "'mine'" in ran
+    assert "agent.pyz" not in ran
 
 
 async def test_what_is_said_when_the_agent_cannot_be_placed(empty: PosixConnection) -> None:

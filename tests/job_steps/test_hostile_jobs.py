@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import sys
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from datetime import timedelta
@@ -27,7 +28,8 @@ from job_steps._agent._job import KeptJob, directory_of
 from job_steps._agent._running import Rules
 from job_steps._agent._service import Service
 from job_steps._grpc_server import Presence
-from job_steps.client import CallFailed, Code, ConnectionLost, RunRequest, StepRunnerClient, step_runner
+from job_steps._removing import remove_tree
+from job_steps.client import CallFailed, Code, ConnectionLost, RunRequest, RunState, StepRunnerClient, step_runner
 from tests.fleeting.local_agents import POLL
 from tests.job_steps.agents import PATIENCE, MemoryStream, agent, log_of, log_until, memory_streams
 
@@ -172,15 +174,14 @@ def test_a_file_is_put_in_place_whatever_is_there(tmp_path: Path) -> None:
 async def test_an_id_is_free_as_soon_as_its_job_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """However long it takes to remove what is left of it: the next job of that name keeps its own."""
     removing, go_on = anyio.Event(), anyio.Event()
-    really = shutil.rmtree
 
-    def slowly(path: Path, *, ignore_errors: bool) -> None:
+    def slowly(path: Path) -> None:
         if path.name.startswith(".old-"):
             anyio.from_thread.run_sync(removing.set)
             anyio.from_thread.run(go_on.wait)
-        really(path, ignore_errors=ignore_errors)
+        remove_tree(path)
 
-    monkeypatch.setattr(shutil, "rmtree", slowly)
+    monkeypatch.setattr(_service, "remove_tree", slowly)
     async with _client(tmp_path) as client:
         asked = RunRequest(id="1", steps=_steps("echo one"), work_dir=str(tmp_path))
         await client.run(asked)
@@ -210,6 +211,60 @@ async def test_jobs_that_nobody_closes_make_room_after_a_day(tmp_path: Path, mon
         await client.run(asked)
         assert sorted(status.id for status in await client.statuses()) == ["2", "3"]
         await client.close("3")
+
+
+DEEP = f'{sys.executable} -c \'import os; [(os.mkdir("d"), os.chdir("d")) for _ in range(3000)]\''
+
+
+@pytest.mark.anyio
+async def test_directories_deeper_than_python_goes_end_nothing(tmp_path: Path) -> None:
+    """Not their job, which has made them where its files are, nor whoever removes what it has left, or starts then."""
+    async with _client(tmp_path) as client:
+        job = tmp_path / "jobs" / "1"
+        for place in (job / "files", job, tmp_path / "jobs" / "2"):
+            script = f"mkdir -p {place} && cd {place} && {DEEP}"
+            await client.run(RunRequest(id="1", steps=_steps(script), work_dir=str(tmp_path)))
+            await log_of(client, "1")
+            status = await client.status("1")
+            assert (status.state, status.message) == (RunState.SUCCESS, "")
+            await client.close("1")
+            assert not job.exists()
+        await client.run(RunRequest(id="2", steps=_steps("echo"), work_dir=str(tmp_path)))
+        await log_of(client, "2")
+    (tmp_path / "jobs" / ".old-1").mkdir()
+    await anyio.run_process(DEEP, cwd=tmp_path / "jobs" / ".old-1")
+    async with _client(tmp_path) as client:
+        assert [(status.id, status.state) for status in await client.statuses()] == [("2", RunState.SUCCESS)]
+    assert sorted(path.name for path in (tmp_path / "jobs").iterdir()) == ["2"]
+
+
+@pytest.mark.anyio
+async def test_no_step_takes_away_what_its_processes_are_found_by(tmp_path: Path) -> None:
+    """By `env`, or by what an earlier one exports: those that it has left are ended with it."""
+    leave = "(setsid sleep 1000 & echo $! >> left)"
+    export = """echo '{"name": "JOB_STEPS_JOB", "value": "x"}' > ${{ export_file }}"""
+    (tmp_path / "export").mkdir()
+    body = {"exec": {"command": ["sh", "-c", export]}}
+    (tmp_path / "export" / "func.yml").write_text(f"spec:\n---\n{json.dumps(body)}\n")
+    steps = [
+        {"name": "a", "script": leave, "env": {"JOB_STEPS_JOB": "x"}},
+        {"name": "b", "func": "./export"},
+        {"name": "c", "script": leave},
+    ]
+    async with _client(tmp_path) as client:
+        await client.run(RunRequest(id="1", steps=json.dumps(steps), work_dir=str(tmp_path)))
+        await log_of(client, "1")
+        assert (await client.status("1")).state is RunState.SUCCESS
+        await client.close("1")
+        for process in map(int, (tmp_path / "left").read_text().split()):
+            while _runs(process):  # noqa: ASYNC110  (it tells nobody)
+                await anyio.sleep(POLL)
+
+
+def _runs(process: int) -> bool:
+    with suppress(FileNotFoundError):
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    return False
 
 
 # --- its socket, its directory and its connections -------------------------------------------------------------

@@ -53,11 +53,13 @@ shift 2
 
 _LOOK: Final = f"""{_AT}
 {{ read -r python < "$at/python"; }} 2>/dev/null && [ -f "$at/agent.pyz" ] || {{ echo "lacks $at"; exit; }}
-socket=
+socket= process=
+[ ! -f "$at/$1/process" ] || read -r process < "$at/$1/process"
+case $process in '' | *[!0-9]*) ;; *) kill -CONT "$process" 2>/dev/null ;; esac
 [ ! -f "$at/$1/socket" ] || read -r socket < "$at/$1/socket"
 printf '%s\\n' "has $at" "$python" "$socket"
 """
-"""Say what is there of a version, and of its agent of a name."""
+"""Say what is there of a version, and of its agent of a name, which goes on if a job has stopped it."""
 
 _PLACE: Final = f"""{_AT}
 umask 077
@@ -74,7 +76,7 @@ for each; do
     version=$("$python" -c 'import sys; print(".".join(map(str, sys.version_info[:3])))' 2>&1 | tail -n 1)
     found="$found${{found:+, }}$python is $version"
     "$python" -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null || continue
-    mv -f "$new" "$at/agent.pyz" && "$python" "$at/agent.pyz" check > /dev/null || exit
+    mv -f "$new" "$at/agent.pyz" && "$python" -I "$at/agent.pyz" check > /dev/null || exit
     printf '%s\\n' "$python" > "$at/python.$$" && mv -f "$at/python.$$" "$at/python"
     exit
 done
@@ -88,9 +90,9 @@ cd "$1" || exit
 read -r python < python
 name=$2
 shift 2
-exec "$python" agent.pyz serve "$name" "$@"
+exec "$python" -I agent.pyz serve "$name" "$@"
 """
-"""Run an agent, which needs no more of its environment than this host's."""
+"""Run an agent, which needs no more of its environment than this host's; what jobs leave for Python is not for it."""
 
 PYTHONS: Final = ("python3", *(f"python3.{minor}" for minor in range(19, 9, -1)), "python")
 """What is looked for on an instance, in this order."""

@@ -9,7 +9,6 @@ it. What is left nevertheless is found by a label.
 import os
 import re
 import secrets
-import shutil
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import partial
@@ -29,6 +28,7 @@ from job_steps._git import MAX_SIZE
 from job_steps._limits import NO_LIMITS, Limits
 from job_steps._process import run_command
 from job_steps._references import ImageReference
+from job_steps._removing import remove_tree
 from job_steps._sizes import in_units
 
 LABEL: Final = "job-steps.job"
@@ -130,7 +130,7 @@ class Docker:
         finally:
             with anyio.CancelScope(shield=True):
                 await _removed((name,), self.env)
-                await to_thread.run_sync(partial(shutil.rmtree, base, ignore_errors=True))
+                await to_thread.run_sync(remove_tree, base)
 
     async def _note(self) -> None:
         if self.note:

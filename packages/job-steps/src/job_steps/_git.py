@@ -7,7 +7,6 @@ encodings would make them others, and as many times bigger as the repository lik
 
 import hashlib
 import re
-import shutil
 from collections.abc import Mapping
 from contextlib import suppress
 from functools import partial
@@ -22,6 +21,7 @@ from attrs import define, evolve, field
 from job_steps._errors import NotLoaded, StepFailed
 from job_steps._process import run_command
 from job_steps._references import GitReference, login_apart, without_login
+from job_steps._removing import remove_tree
 
 TIMEOUT = 300.0
 """Seconds for each thing that git is asked to do."""
@@ -140,7 +140,7 @@ class Repositories:
             await to_thread.run_sync(_put, files, place)
         finally:
             with anyio.CancelScope(shield=True):
-                await to_thread.run_sync(partial(shutil.rmtree, base, ignore_errors=True))
+                await to_thread.run_sync(remove_tree, base)
 
     def _new_directory(self) -> Path:
         self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -180,6 +180,8 @@ class Settings:
     """Names of the list's steps that are not the job's, but of whoever runs it."""
     own_env: Mapping[str, str] = field(factory=dict, repr=False)
     """The environment of those, in place of `env`."""
+    last_env: Mapping[str, str] = field(factory=dict)
+    """What every command has in its environment, whatever steps, exports and functions say."""
     files: str
     """A directory for the files that steps write; what is called in it, the run decides."""
     step_env: "Mapping[str, str | Hidden]" = field(factory=dict, repr=False)
@@ -692,9 +694,10 @@ class Run:
         A job could make another program of one that is not its own, by `PATH` or `BASH_ENV` for example: those have
         nothing that the job has set, but what they ask for by expressions.
         """
+        last = self.settings.last_env
         if not self._is_own(self._path()):
-            return self._environment(frame)
-        return {**self.settings.own_env, LOG_LEVEL: self._base[LOG_LEVEL], **self._own_exports, **frame.env}
+            return {**self._environment(frame), **last}
+        return {**self.settings.own_env, LOG_LEVEL: self._base[LOG_LEVEL], **self._own_exports, **frame.env, **last}
 
     def _is_own(self, path: Sequence[str]) -> bool:
         return bool(path) and path[0] in self.settings.own

@@ -2,11 +2,9 @@
 
 import os
 import re
-import shutil
 import stat
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from datetime import datetime, timezone
-from functools import partial
 from pathlib import Path
 from tempfile import mkdtemp
 
@@ -25,6 +23,7 @@ from job_steps._keeping import Keeping, kept
 from job_steps._limits import NO_LIMITS, Limits, check_limits
 from job_steps._loading import Loader, origin_of_job
 from job_steps._process import run_command
+from job_steps._removing import remove_tree
 from job_steps._results import Status, StepResult
 from job_steps._run import Action, CameBack, Delegate, Execute, Finish, Load, Origin, Run, Settings, Variable
 from job_steps._secrets import Masked
@@ -56,6 +55,7 @@ async def run_steps(
     admit: Admit | None = None,
     own: Collection[str] = (),
     own_env: Mapping[str, str] | None = None,
+    last_env: Mapping[str, str] | None = None,
     at: At | None = None,
     files: Path | None = None,
     cache: Path | None = None,
@@ -79,6 +79,7 @@ async def run_steps(
         own: Names of steps in the function's list that are not the job's, but of whoever runs it: their commands have
             nothing that the job sets in its environment, by `env` or exports. Expressions in them have.
         own_env: The environment of those steps, and of git, which fetches what steps come from. None: *env*.
+        last_env: What every command has in its environment, whatever steps, exports and functions say.
         at: Asked before and after each command, and when one fails; the run waits for it, and *timeout* with it.
         files: An empty directory for what steps write, for their user alone; a temporary one if it is None. It is
             removed at the end.
@@ -104,6 +105,7 @@ async def run_steps(
             inputs=inputs or {},
             own=own,
             own_env=env if own_env is None else own_env,
+            last_env=last_env or {},
             secrets=[each.value for each in variables if each.is_file and each.is_masked],
             files=str(base),
         )
@@ -129,7 +131,7 @@ async def run_steps(
         return runner.cancelled(f"the steps took longer than {timeout:g} seconds")
     finally:
         with anyio.CancelScope(shield=True):
-            await to_thread.run_sync(partial(shutil.rmtree, base, ignore_errors=True))
+            await to_thread.run_sync(remove_tree, base)
 
 
 _FILE_NAME = re.compile(r"[A-Za-z0-9_]{1,200}")
@@ -204,7 +206,7 @@ async def run_delegated(
         return CameBack(result=result, outputs=run.outputs, exports=run.exports, secrets=secrets)
     finally:
         with anyio.CancelScope(shield=True):
-            await to_thread.run_sync(partial(shutil.rmtree, base, ignore_errors=True))
+            await to_thread.run_sync(remove_tree, base)
 
 
 def _identity(file: str, request: Request) -> str:

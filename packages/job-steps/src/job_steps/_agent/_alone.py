@@ -1,7 +1,6 @@
 """A run without a service, to which somebody can attach all the same: it listens for that while it runs."""
 
 import os
-import shutil
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -15,6 +14,7 @@ from anyio.abc import ByteStream
 from job_steps._agent._holding import Holding, attach_command
 from job_steps._call_errors import CallFailed
 from job_steps._call_status import Code
+from job_steps._removing import remove_tree
 
 if TYPE_CHECKING:
     from job_steps._grpc_server import Presence
@@ -87,7 +87,7 @@ async def attachable(job: str, *, is_allowed: bool) -> AsyncIterator[Holding]:
                     await left.wait()
             connections.cancel_scope.cancel()
     finally:
-        shutil.rmtree(directory, ignore_errors=True)
+        remove_tree(directory)
 
 
 def _directory() -> Path:

@@ -4,13 +4,14 @@ import fcntl
 import os
 import re
 import secrets
-import shutil
 import stat
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from itertools import islice
 from pathlib import Path
 from typing import Final
+
+from job_steps._removing import remove_tree
 
 UNUSED_FOR: Final = 7 * 86400.0
 """Seconds since a version was last started, after which the next one removes it."""
@@ -123,7 +124,7 @@ def remove_set_aside(directory: Path) -> None:
     """Remove what was set aside by those who have not got to it."""
     for path in _names(directory):
         if path.name.startswith(_OLD):
-            shutil.rmtree(path, ignore_errors=True)
+            remove_tree(path)
 
 
 def remove_old_versions(directory: Path, now: float) -> int:
@@ -148,7 +149,7 @@ def _remove(version: Path, now: float) -> bool:
         try:
             if version.is_symlink() or not _is_unused(version, now, locks):
                 return False
-            shutil.rmtree(set_aside(version), ignore_errors=True)
+            remove_tree(set_aside(version))
         except OSError:
             return False
     return True

@@ -4,7 +4,6 @@ import hashlib
 import json
 import re
 import secrets
-import shutil
 from collections.abc import Mapping
 from contextlib import suppress
 from datetime import datetime, timezone
@@ -20,6 +19,7 @@ from job_steps._agent._holding import Holding
 from job_steps._agent._log import JobLog
 from job_steps._errors import ResultInvalid
 from job_steps._messages import Cause, RunState, StatusMessage, Timestamp
+from job_steps._removing import remove_tree
 from job_steps._results import StepResult
 
 LONGEST_ID: Final = 255  # characters
@@ -74,6 +74,9 @@ class KeptJob:
     changed: anyio.Event = field(factory=anyio.Event)
     """Set, and replaced, when `tree` or `state` has changed."""
 
+    is_closed: bool = False
+    """Whether somebody has closed it, so that its end is nobody else's doing."""
+
     was_loaded: bool = False
     """Whether it is an earlier agent's, so that its tree is on disk alone once it is over."""
 
@@ -93,13 +96,12 @@ class KeptJob:
 
     @staticmethod
     def begin(jobs: Path, job: str) -> "KeptJob":
-        """Make what is on disk of a job that is about to run.
+        """Make what is on disk of a job that is about to run, where nothing may be.
 
         Raises:
             OSError: It cannot be made.
         """
         directory = directory_of(jobs, job)
-        shutil.rmtree(directory, ignore_errors=True)
         directory.mkdir(mode=0o700, parents=True)
         kept = KeptJob(id=job, directory=directory, log=JobLog(str(directory / _LOG)), started=now())
         try:
@@ -107,7 +109,7 @@ class KeptJob:
             kept.save()
         except OSError:
             kept.log.close()
-            shutil.rmtree(directory, ignore_errors=True)
+            remove_tree(directory)
             raise
         return kept
 
@@ -130,7 +132,7 @@ class KeptJob:
                 await changed.wait()
 
     def lose(self) -> None:
-        """Take note that its agent was killed: what of it still ran then, is lost."""
+        """Take note that its agent has ended, by no wish of whoever runs it: what of it still ran then, is lost."""
         if isinstance(self.tree, Mapping):
             with suppress(ResultInvalid):  # something else has written there
                 self.tree = StepResult.from_dict(self.tree).lost(LOST)

@@ -144,6 +144,7 @@ async def _serve(directory: Path, rules: Rules, idle_time: float) -> int:
 
     def ready() -> None:
         with suppress(OSError):  # a full disk, or a job: those who know the socket get there all the same
+            write_whole(directory / "process", f"{os.getpid()}\n".encode())
             write_whole(directory / "socket", os.fsencode(path))
         with suppress(OSError):  # nobody keeps it any more
             sys.stdout.write(f"listening {path}\n")

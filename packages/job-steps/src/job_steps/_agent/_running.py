@@ -312,6 +312,7 @@ async def run(
             admit=prepared.rules.gate(),
             own=prepared.rules.own_names,
             own_env={**os.environ, MARK: mark} if prepared.rules.policies else None,
+            last_env={MARK: mark},
             at=holding.at,
             limits=prepared.rules.limits,
             files=files,

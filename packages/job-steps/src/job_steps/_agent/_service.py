@@ -1,7 +1,6 @@
 """What the agent answers: GitLab's `StepRunner`, and our `Results`."""
 
 import logging
-import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import aclosing, contextmanager
 from functools import partial
@@ -19,7 +18,7 @@ from job_steps._agent._closed import Closed
 from job_steps._agent._directory import remove_set_aside
 from job_steps._agent._held_service import HeldService
 from job_steps._agent._holding import attach_command
-from job_steps._agent._job import LONGEST_ID, KeptJob, now
+from job_steps._agent._job import LONGEST_ID, KeptJob, directory_of, now
 from job_steps._agent._leftovers import end_leftovers
 from job_steps._agent._running import Outcome, Prepared, Rules, prepare, remove_left_containers, run
 from job_steps._call_errors import CallFailed
@@ -28,6 +27,7 @@ from job_steps._grpc import LONGEST_MESSAGE
 from job_steps._grpc_server import Handler, Presence, Respond, serve
 from job_steps._messages import Cause, RunState
 from job_steps._protobuf import encode
+from job_steps._removing import remove_tree
 
 _log = logging.getLogger("job_steps.agent")
 
@@ -116,6 +116,7 @@ class Service:
                 raise _late(asked.id)
             await self._make_room()
             prepared = await prepare(asked, self._rules)
+            await to_thread.run_sync(remove_tree, directory_of(self._directory, asked.id))  # a job may have been there
             if self._closed.last(asked.id) > closed:  # while it waited, or was prepared
                 raise _late(asked.id)
             try:
@@ -152,8 +153,12 @@ class Service:
                     beside.cancel_scope.cancel()
                 job.end(outcome.state, outcome.message, outcome.cause)
         finally:
-            if not job.state.is_over:
-                job.end(RunState.CANCELLED, "it was closed, or the agent was ended", Cause.CLOSED)
+            if job.is_closed and not job.state.is_over:
+                job.end(RunState.CANCELLED, "it was closed", Cause.CLOSED)
+            elif not job.state.is_over:  # the agent was terminated: by another job, perhaps, or as its instance ends
+                with anyio.CancelScope(shield=True):
+                    await to_thread.run_sync(end_leftovers, job.mark)
+                job.lose()
 
     async def _outcome(self, job: KeptJob, prepared: Prepared) -> Outcome:
         """Run a job; what it could not be run for is how it ended."""
@@ -183,6 +188,7 @@ class Service:
             self._closed.close(asked.id, connection)
         if (job := self._jobs.get(asked.id)) is None:
             return says.Empty()
+        job.is_closed = True
         job.scope.cancel()
         with anyio.move_on_after(END_TIMEOUT):
             await job.done.wait()
@@ -198,7 +204,7 @@ class Service:
         if self._jobs.get(job.id) is job:
             del self._jobs[job.id]
             left = job.forget()
-            await to_thread.run_sync(partial(shutil.rmtree, left, ignore_errors=True))
+            await to_thread.run_sync(remove_tree, left)
 
     async def _results(self, asked: says.ById) -> says.ResultsMessage:
         return _results(self._job(asked.id))

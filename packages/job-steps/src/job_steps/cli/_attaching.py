@@ -15,7 +15,7 @@ from job_steps._errors import JobStepsError
 _THERE: Final = """\
 agent=$(ls -t "$HOME"/.job-steps/*/agent.pyz 2>/dev/null | head -n 1)
 [ -n "$agent" ] || { echo "error: there is no agent in ~/.job-steps of this host" >&2; exit 2; }
-read -r python < "${agent%/*}/python" && exec "$python" "$agent" attach "$@"
+read -r python < "${agent%/*}/python" && exec "$python" -I "$agent" attach "$@"
 """
 """Run the newest agent of a host, which finds all others."""
 

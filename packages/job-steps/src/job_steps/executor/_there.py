@@ -17,6 +17,7 @@ from fleeting.connectors import Sink
 from fleeting.errors import CommandLost, NameUnknown
 from fleeting.plugins import make_private
 from job_steps import ResultInvalid, StepResult
+from job_steps._removing import remove_tree
 from job_steps.client import CallFailed, Cause, Code, JobStatus, RunRequest, StepRunnerClient
 from job_steps.executor._list import FILE, StepsOfJob
 from job_steps.executor._outcome import outcome_of
@@ -135,7 +136,7 @@ class There:
                 outcome = without_artifacts(outcome, await self._fetch(job, brought))
             await to_thread.run_sync(_finish, brought, result, artifacts)
         finally:
-            await to_thread.run_sync(_remove, temporary)
+            await to_thread.run_sync(remove_tree, temporary)
         return outcome
 
     async def keep_results(self, artifacts: Path) -> None:
@@ -145,7 +146,7 @@ class There:
             try:
                 await to_thread.run_sync(_finish, temporary / "artifacts", result, artifacts)
             finally:
-                await to_thread.run_sync(_remove, temporary)
+                await to_thread.run_sync(remove_tree, temporary)
 
     async def end(self) -> Completed:
         """End it if it runs, and leave nothing of it."""
@@ -183,7 +184,7 @@ class There:
         try:
             return await directories.make(self.connection, self.base, self.name, {**files, FILE: temporary / FILE})
         finally:
-            await to_thread.run_sync(_remove, temporary)
+            await to_thread.run_sync(remove_tree, temporary)
 
     async def _fetch(self, job: JobSpec, target: Path) -> list[str] | ArchiveRefused:
         """Make *target* from the artifacts; returns what is missing, or why they are refused."""
@@ -218,9 +219,3 @@ def _script_file(script: str) -> Path:
     path.touch(mode=0o700)
     path.write_text(script)
     return directory
-
-
-def _remove(directory: Path) -> None:
-    import shutil
-
-    shutil.rmtree(directory, ignore_errors=True)
