@@ -18,7 +18,7 @@ from taskscaler_gitlab._finished import steps_in_words
 from taskscaler_gitlab._settings import OwnSettings, RunnerSettings
 from taskscaler_gitlab.runner import features
 from taskscaler_gitlab.runner._errors import JobInvalid
-from taskscaler_gitlab.runner._record import RESULTS
+from taskscaler_gitlab.runner._record import AGENT_KILLED, RESULTS
 from taskscaler_gitlab.runner._steps import check_run
 from tests.taskscaler_gitlab.desks import Desk, desk_on, leaving, script
 from tests.taskscaler_gitlab.test_running_jobs import cancels_at, sections_end, stops_at, waiting
@@ -241,6 +241,23 @@ async def test_the_operators_limits_are_in_force(tmp_path: Path) -> None:
     assert "\nnever\n" not in log
     assert [each.cause for each in result.steps] == [None, "out_of_memory"]
     assert [*steps_in_words(result)][1].startswith(f"step leak failed: the command was {OVER}")
+
+
+async def test_a_job_whose_agent_is_killed_has_its_tree(desk: Desk) -> None:
+    """It grows while the steps run; what ran when it was killed is lost, and said to be."""
+    results = "$(tr '\\0' '\\n' < /proc/$PPID/cmdline | tail -1)"
+    kill = f'until grep -q killer "{results}"; do sleep 0.05; done; kill -KILL $PPID'
+    job = await desk.run(
+        steps({"name": "first", "script": "true"}, {"name": "killer", "script": kill}), patience=PATIENCE
+    )
+    result = results_of(desk, job.job)
+    assert (job.failure_reason, job.exit_code) == ("script_failure", 137), desk.log(job)
+    assert [(each.name, each.status.value, each.cause) for _, each in result.walk()] == [
+        ("", "failure", "lost"),
+        ("first", "success", None),
+        ("killer", "failure", "lost"),
+    ]
+    assert [*steps_in_words(result)][1] == f"step killer failed: {AGENT_KILLED}"
 
 
 BREAKABLE = OwnSettings(steps_policy=PolicySettings(breakpoints=True))

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any, Final
 
 import anyio
-from anyio import to_thread
 from attrs import define, field
 
 from job_steps._agent._directory import read_whole, set_aside, write_whole
+from job_steps._agent._growing import save_while_it_grows
 from job_steps._agent._holding import Holding
 from job_steps._agent._log import JobLog
 from job_steps._errors import ResultInvalid
@@ -30,8 +30,6 @@ LOST: Final = (
     "the agent ended while this job ran: it was killed, by one of the job's steps or from outside, or the instance"
     " restarted; what was left of the job was ended"
 )
-
-_BYTES_A_SECOND: Final = 1 << 20
 
 _PLAIN: Final = re.compile(r"[A-Za-z0-9_-]{1,100}")
 _STATUS, _RESULTS, _LOG, _FILES, _NOTE = "job.json", "results.json", "log", "files", "containers"
@@ -119,17 +117,8 @@ class KeptJob:
         self._change()
 
     async def save_while_it_grows(self) -> None:
-        """Keep on disk what its steps have come to, for when the agent is killed, until this is cancelled.
-
-        At most once in a second, and a mebibyte in each second, whatever the steps do.
-        """
-        while True:
-            tree, changed = self.tree, self.changed
-            if tree is not None:
-                size = await to_thread.run_sync(self._save_tree)
-                await anyio.sleep(max(1.0, size / _BYTES_A_SECOND))
-            if self.tree is tree:
-                await changed.wait()
+        """Keep on disk what its steps have come to, for when the agent is killed, until this is cancelled."""
+        await save_while_it_grows(lambda: (self.tree, self.changed), self._save_tree)
 
     def lose(self) -> None:
         """Take note that its agent has ended, by no wish of whoever runs it: what of it still ran then, is lost."""

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, Final
+from typing import Any, BinaryIO, Final
 
 import anyio
 from attrs import evolve
@@ -20,9 +20,6 @@ from job_steps._agent._running import Rules, prepare, remove_left_containers, ru
 from job_steps._breakpoints import Decision
 from job_steps._errors import JobStepsError
 from job_steps._messages import Job, RunMessage, RunState, VariableMessage
-
-if TYPE_CHECKING:
-    from job_steps import StepResult
 
 IDLE_TIME: Final = 3600.0
 """Seconds without a job that runs and without anybody connected, after which an agent ends."""
@@ -198,6 +195,7 @@ async def _run(asked: RunMessage, rules: Rules, results: Path | None) -> int:
     from tempfile import TemporaryDirectory, gettempdir
 
     from job_steps._agent._alone import attachable
+    from job_steps._agent._growing import GrowingFile
     from job_steps._cgroups import make_way
 
     make_way()
@@ -212,9 +210,13 @@ async def _run(asked: RunMessage, rules: Rules, results: Path | None) -> int:
     outcome = None
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(_end_on_signals, tasks.cancel_scope)
-        tree: list[StepResult] = []
+        growing = GrowingFile(results)
         try:
-            async with attachable(asked.id or "job", is_allowed=rules.allow_breakpoints) as holding:
+            async with (
+                attachable(asked.id or "job", is_allowed=rules.allow_breakpoints) as holding,
+                anyio.create_task_group() as beside,
+            ):
+                beside.start_soon(growing.save_while_it_grows)
                 with TemporaryDirectory(prefix="job-steps-") as files:
                     outcome = await run(
                         prepared,
@@ -222,15 +224,15 @@ async def _run(asked: RunMessage, rules: Rules, results: Path | None) -> int:
                         files=Path(files),
                         note=note,
                         log=log,
-                        on_result=tree.append,
+                        on_result=growing.grow,
                         holding=holding,
                     )
+                beside.cancel_scope.cancel()
         finally:
             end_leftovers(mark)
             with anyio.CancelScope(shield=True):
                 await remove_left_containers(mark, note)
-            if results and tree:
-                _keep(results, tree[-1])
+            growing.save()
         tasks.cancel_scope.cancel()
     if outcome is None:
         return 128 + signal.SIGTERM
@@ -238,10 +240,6 @@ async def _run(asked: RunMessage, rules: Rules, results: Path | None) -> int:
         _complain(outcome.message)
     failed = outcome.result.failed() if outcome.result else None
     return 0 if outcome.state is RunState.SUCCESS else (failed and failed.exit_code) or 1
-
-
-def _keep(results: Path, tree: "StepResult") -> None:
-    results.write_text(json.dumps(tree.as_dict()))
 
 
 def _write(output: BinaryIO, data: bytes) -> None:

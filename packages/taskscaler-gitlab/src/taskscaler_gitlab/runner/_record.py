@@ -31,6 +31,9 @@ _FILE = "record.json"
 RESULTS = "step-results.json"
 """What the file is called that says how a job's steps went: where a leg leaves it, and beside the job's log."""
 
+AGENT_KILLED = "the agent that ran it was killed, by one of the job's steps or from outside"
+"""Why a step is lost."""
+
 MAX_RESULTS = 16 << 20
 """Bytes of how a job's steps went that are read."""
 
@@ -158,10 +161,14 @@ class Record:
     def keep_results(self, left: Path) -> StepResult | None:
         """Keep beside the job's log how its steps went, if what it has left says so, and return it; blocks.
 
+        What had not ended when the job had is lost: their agent was killed.
+
         Raises:
             OSError: It cannot be written.
         """
-        if (result := read_results(left)) is not None:
+        found = read_results(left)
+        result = None if found is None else found.lost(AGENT_KILLED)
+        if result is not None:
             write_whole(self.path.parent / RESULTS, json.dumps(result.as_dict()).encode())
         return result
 
