@@ -11,6 +11,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 
 AGENT = "/.job-steps/agent.pyz"
@@ -52,10 +53,16 @@ def _list(engine: Path, arguments: list[str]) -> int:
 
 
 def _copy(engine: Path, arguments: list[str]) -> int:
-    """Copy the files of a container's image."""
+    """Copy the files of a container's image into a directory, or write them as an archive."""
     name = arguments[0].partition(":")[0]
     image = json.loads((engine / "containers" / name).read_text())["image"]
-    shutil.copytree(engine / "files" / _file(image), arguments[1], symlinks=True, dirs_exist_ok=True)
+    (found,) = (each for each in (engine / "images").iterdir() if f"sha256:{_id(each.name)}" == image)
+    files = engine / "files" / found.name
+    if arguments[1] == "-":
+        with tarfile.open(fileobj=sys.stdout.buffer, mode="w|") as archive:
+            archive.add(files, "")
+    else:
+        shutil.copytree(files, arguments[1], symlinks=True, dirs_exist_ok=True)
     return 0
 
 
@@ -69,7 +76,7 @@ def _inspect(engine: Path, arguments: list[str]) -> int:
     image = arguments[-1]
     if (engine / "images" / _file(image)).exists():
         sizes = engine / "sizes" / _file(image)
-        sys.stdout.write(f"sha256:{_file(image).encode().hex()[:64]} {sizes.read_text() if sizes.exists() else 1}\n")
+        sys.stdout.write(f"sha256:{_id(_file(image))} {sizes.read_text() if sizes.exists() else 1}\n")
         return 0
     sys.stderr.write(f"[]\nError response from daemon: No such image: {image}\n")
     return 1
@@ -123,6 +130,10 @@ def _run(engine: Path, arguments: list[str]) -> int:
         code = process.wait()
         record.unlink(missing_ok=True)
     return code if code >= 0 else 128 - code
+
+
+def _id(file: str) -> str:
+    return file.encode().hex()[:64]
 
 
 def _file(image: str) -> str:

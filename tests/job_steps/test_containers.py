@@ -441,6 +441,17 @@ async def test_what_cannot_be_had_of_an_image_is_named(bench: Bench) -> None:
         assert error in str(result.error)
 
 
+async def test_an_image_is_as_big_as_its_files_are(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever its engine says: some count what is packed. And what is fetched is the image that was looked at."""
+    monkeypatch.setattr("job_steps._containers.MAX_SIZE", 1 << 20)
+    bench.files("bomb", {**FILES, "zeros": "0" * (1 << 20)}, size=2000)
+    result = await bench.run("- {name: s, func: docker.io/test/bomb:latest}\n")
+    assert (
+        result.error == "step `s`: docker.io/test/bomb:latest has more than 1048576 bytes of files; it is not fetched"
+    )
+    assert list((bench.engine / "containers").iterdir()) == []
+
+
 LEAK = f"exec {sys.executable} -I -S -c 'import time; x = bytearray(100 << 20); time.sleep(1000)'"
 
 LIMITED = Policy(memory=64 << 20, network="none")

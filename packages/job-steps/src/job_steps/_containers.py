@@ -111,19 +111,24 @@ class Docker:
             raise NotLoaded(f"{image} has {found['size']} bytes of files; at most {MAX_SIZE} are fetched")
         place = directory / found["id"]
         if not await to_thread.run_sync(place.is_dir):
-            await self._copy(image, directory, place)
+            await self._copy(image, f"sha256:{found['id']}", directory, place)
         return place
 
-    async def _copy(self, image: ImageReference, directory: Path, place: Path) -> None:
-        """Copy the files of an image into place, all at once."""
+    async def _copy(self, image: ImageReference, id_: str, directory: Path, place: Path) -> None:
+        """Copy the files of an image into place, all at once: of the one that was looked at, whatever its name is now.
+
+        Some engines count an image packed, which may be a thousandth of its files: those are counted before.
+        """
         await self._note()
         base = await to_thread.run_sync(_new_directory, directory)
         name = f"job-steps-{secrets.token_hex(8)}"
         try:
             label = f"{LABEL}={self.mark}"
-            made = ("create", "--pull", "never", "--name", name, "--label", label, str(image), "none")
-            for command in (made, ("cp", f"{name}:/.", str(base))):
-                code, said = await _docker(*command, env=self.env, timeout=COPY_TIMEOUT)
+            too_big = f"{image} has more than {MAX_SIZE} bytes of files; it is not fetched"
+            make = ("create", "--pull", "never", "--name", name, "--label", label, id_, "none")
+            count, copy = (("cp", f"{name}:/.", target) for target in ("-", str(base)))
+            for command, most in ((make, 0), (count, MAX_SIZE), (copy, 0)):
+                code, said = await _docker(*command, env=self.env, timeout=COPY_TIMEOUT, most=most, too_much=too_big)
                 if code:
                     raise NotLoaded(f"the files of the image {image} cannot be fetched: {_last(said)}")
             await to_thread.run_sync(_put, base, place)
@@ -326,19 +331,30 @@ async def _started(command: Sequence[str], env: Mapping[str, str]) -> Process:
         raise _without_docker(error) from error
 
 
-async def _docker(*arguments: str, env: Mapping[str, str], timeout: float = COMMAND_TIMEOUT) -> tuple[int, str]:
-    """Run Docker's command; returns how it ended, and the end of what it said."""
-    said = b""
+async def _docker(
+    *arguments: str, env: Mapping[str, str], timeout: float = COMMAND_TIMEOUT, most: int = 0, too_much: str = ""
+) -> tuple[int, str]:
+    """Run Docker's command; returns how it ended, and the end of what it said.
+
+    Raises:
+        StepFailed: There is no such command, or it takes too long.
+        NotLoaded: It says more than *most* bytes, if that is not 0; *too_much* is why that is no good.
+    """
+    said, size = b"", 0
 
     async def keep(data: bytes) -> None:
-        nonlocal said
-        said = (said + data)[-_HEARD:]
+        nonlocal said, size
+        said, size = (said + data)[-_HEARD:], size + len(data)
+        if 0 < most < size:
+            raise NotLoaded(too_much)
 
     try:
         with anyio.fail_after(timeout):
             ended = await run_command(["docker", *arguments], cwd="/", env=env, sink=keep)
     except TimeoutError:
         raise StepFailed(f"`docker {arguments[0]}` has taken longer than {timeout:.0f} seconds") from None
+    except NotLoaded:
+        raise
     except StepFailed as error:
         raise _without_docker(error) from error
     return ended.code, said.decode(errors="replace")
