@@ -34,6 +34,7 @@ MACHINES = (
     "tests/fleeting/test_static_assignments.py",
     "tests/fleeting_exec/test_requests.py",
     "tests/gitlab_jobs/test_job_machine.py",
+    "tests/job_steps/test_once.py",
     "tests/taskscaler/test_batch.py",
     "tests/taskscaler/test_core_machine.py",
     "tests/taskscaler/test_ledger_machine.py",
