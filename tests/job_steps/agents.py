@@ -11,6 +11,8 @@ from anyio.abc import ByteStream, Process
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 from attrs import define
 
+from fleeting import Connection
+from fleeting.connectors import RunsDetached
 from job_steps._zipapp import zipapp
 from job_steps.client import StepRunnerClient, step_runner
 
@@ -44,6 +46,13 @@ async def agent(
                 yield process, client
             with suppress(ProcessLookupError):
                 process.terminate()
+
+
+async def end_agents(connection: Connection) -> None:
+    """End what was started on an instance to outlive whoever is connected, which would wait an hour for more to do."""
+    assert isinstance(connection, RunsDetached)
+    for command in await connection.list_detached():
+        await connection.kill(command.name)
 
 
 async def log_of(client: StepRunnerClient, job: str, offset: int = 0) -> bytes:

@@ -3,9 +3,10 @@
 import json
 import os
 import re
+import shutil
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import pytest
 from attrs import define, evolve, field
 
 from fleeting import ConnectError
-from fleeting.connectors import RunsDetached
+from fleeting.connectors import PosixConnection, RunsDetached
 from fleeting.errors import CommandLost, NameUnknown
 from job_steps import StepResult
 from job_steps._policy import Policy, PolicyRefused
@@ -31,6 +32,7 @@ from taskscaler.executors.runs import Runs
 from tests.fleeting.local_agents import DETACHED, POLL, Heard, dialled, opened, started, watched
 from tests.fleeting.sshd import Server, sshd
 from tests.fleeting.sshd import dialled as dialled_over_ssh
+from tests.job_steps.agents import end_agents
 from tests.taskscaler import test_instance_executor as plain
 from tests.taskscaler.leased import Slot
 from tests.taskscaler.test_instance_executor import NAP, names_in
@@ -107,12 +109,12 @@ class Bench(plain.Bench):
             await executor.start(job, evolve(self.slot, slot=slot), name=name)
         return job
 
-    async def attach(self, job: JobSpec, **how: Any) -> JobOutcome:  # noqa: ANN401
+    async def attach(self, job: JobSpec, *, slot: int = 0, **how: Any) -> JobOutcome:  # noqa: ANN401
         """Join a job that somebody has started."""
         self.output, self.tries = Printed(), self.tries + 1
         given = {"name": NAME, "output": self.output, "artifacts": self.artifacts, **how}
         with anyio.fail_after(PATIENCE), self.manager(given["name"]) as executor:
-            return await executor.attach(job, self.slot, **given)
+            return await executor.attach(job, evolve(self.slot, slot=slot), **given)
 
     async def end(self, name: str = NAME, slot: int = 0) -> None:
         """End a job."""
@@ -172,14 +174,27 @@ def greeting(directory: Path) -> Path:
 @pytest.fixture
 async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
     """Start an instance of one's own."""
-    async with opened(tmp_path / "group") as group:
+    async with opened_bench(tmp_path) as opened:
+        yield opened
+
+
+@asynccontextmanager
+async def opened_bench(directory: Path, placed: Path | None = None) -> AsyncIterator[Bench]:
+    """Start an instance, with what was placed there or nothing; in the end, no agent is left."""
+    async with opened(directory / "group") as group:
         (instance,) = await started(group)
-        yield Bench(
-            Slot(instance, lambda: dialled(group, instance)),
-            tmp_path,
-            runs=Runs("steps", tmp_path / "runs"),
-            output=Printed(),
-        )
+        slot = Slot(instance, lambda: dialled(group, instance))
+        if placed:
+            async with slot.dial() as connection:
+                assert isinstance(connection, PosixConnection)
+                home = Path(connection.detached_directory).parent
+            await anyio.to_thread.run_sync(shutil.copytree, placed, home / ".job-steps")
+        try:
+            yield Bench(slot, directory, runs=Runs("steps", directory / "runs"), output=Printed())
+        finally:
+            with anyio.fail_after(PATIENCE, shield=True):
+                async with slot.dial() as connection:
+                    await end_agents(connection)
 
 
 PROMISES: list[Callable[[plain.Bench], Awaitable[None]]] = [
@@ -640,6 +655,8 @@ async def test_a_connection_that_breaks_costs_a_job_over_ssh_nothing(server: Ser
     result = StepResult.from_dict(json.loads((tmp_path / "artifacts" / "step-results.json").read_text()))
     assert [each.status.value for each in result.steps] == ["success"]
     assert names_in(tmp_path / "base") == []
+    async with slot.dial() as connection:
+        await end_agents(connection)
 
 
 # --- GitLab's own service --------------------------------------------------------------------------------------------
