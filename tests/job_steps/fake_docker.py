@@ -5,6 +5,7 @@ it for as long as it is there. What is said, and how the command ends, is as Doc
 `tests/job_steps/test_containers_on_docker.py` compares; of what it does, isolation is missing.
 """
 
+import hashlib
 import json
 import os
 import shutil
@@ -35,6 +36,11 @@ def main(engine: Path, command: str, *arguments: str) -> int:
     if command == "info":  # whether it can limit memory
         sys.stdout.write(f"{(engine / 'info').read_text() if (engine / 'info').exists() else 'true'}\n")
         return 0
+    if (engine / "warns").exists():
+        sys.stderr.write("WARNING: Error loading config file: /config.json: permission denied\n")
+    if command in (engine / "refuses").read_text().split() if (engine / "refuses").exists() else ():
+        sys.stderr.write("Error response from daemon: context deadline exceeded\n")
+        return 1
     commands = {"cp": _copy, "create": _create, "image": _inspect, "ps": _list, "pull": _pull, "rm": _remove_all}
     return commands.get(command, _run)(engine, [*arguments])
 
@@ -48,8 +54,12 @@ def _list(engine: Path, arguments: list[str]) -> int:
     wanted = arguments[-1].removeprefix("label=")
     for file in (engine / "containers").iterdir():
         if json.loads(file.read_text())["label"] == wanted:
-            sys.stdout.write(f"{file.name}\n")
+            sys.stdout.write(f"{_id(file.name)}\n")
     return 0
+
+
+def _id(name: str) -> str:
+    return hashlib.sha256(name.encode()).hexdigest()
 
 
 def _copy(engine: Path, arguments: list[str]) -> int:
@@ -91,8 +101,8 @@ def _create(engine: Path, arguments: list[str]) -> int:
 
 
 def _remove(engine: Path, name: str) -> None:
-    file = engine / "containers" / name
-    if file.exists():
+    files = (engine / "containers").iterdir()
+    for file in [each for each in files if name in (each.name, _id(each.name))]:
         if process := json.loads(file.read_text())["process"]:
             os.killpg(process, signal.SIGKILL)
         file.unlink()

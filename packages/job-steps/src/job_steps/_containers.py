@@ -9,6 +9,7 @@ it. What is left nevertheless is found by a label.
 import os
 import re
 import secrets
+import signal
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import partial
@@ -25,6 +26,7 @@ from attrs import define, field
 from job_steps._delegation import MAX_MESSAGE, Child, Message, decoded, encoded
 from job_steps._errors import NotLoaded, StepFailed
 from job_steps._git import MAX_SIZE
+from job_steps._groups import beside
 from job_steps._limits import NO_LIMITS, Limits
 from job_steps._process import run_command
 from job_steps._references import ImageReference
@@ -42,6 +44,9 @@ COPY_TIMEOUT: Final = 300.0
 
 COMMAND_TIMEOUT: Final = 60.0
 """Seconds for what Docker does at once."""
+
+REMOVE_TIMEOUT: Final = 30.0
+"""Seconds for containers to be removed; what is there then is removed when the job is closed."""
 
 END_TIMEOUT: Final = 5.0
 """Seconds between closing the input of an agent in a container, and removing that: its commands have 2 to end."""
@@ -74,7 +79,12 @@ echo "$found" >&2
 exit {_NO_PYTHON}
 """
 
-_IMAGE: Final = re.compile(r"sha256:(?P<id>[0-9a-f]{1,64}) (?P<size>[0-9]{1,18})")
+_IMAGE: Final = re.compile(r"^sha256:(?P<id>[0-9a-f]{1,64}) (?P<size>[0-9]{1,18})$", re.MULTILINE)
+_CONTAINER: Final = re.compile(r"^[0-9a-f]{64}$", re.MULTILINE)
+"""An id: in between, the command may warn of something, and of a long list there is the end alone."""
+
+_ROUNDS: Final = 100
+"""In how many pieces containers that are left are removed: each has a hundred."""
 
 _HEARD: Final = 8 << 10
 """Bytes that are kept of what the command says on its standard error, the last ones."""
@@ -104,7 +114,7 @@ class Docker:
         """See `Containers.files_of`: they are copied out of a container that is never started."""
         await have_image(image, self.env)
         code, said = await _docker("image", "inspect", "--format", "{{.Id}} {{.Size}}", str(image), env=self.env)
-        found = _IMAGE.fullmatch(said.strip())
+        found = _IMAGE.search(said)
         if code or not found:
             raise NotLoaded(f"the image {image} cannot be looked at: {_last(said)}")
         if int(found["size"]) > MAX_SIZE:
@@ -138,8 +148,11 @@ class Docker:
                 await to_thread.run_sync(remove_tree, base)
 
     async def _note(self) -> None:
-        if self.note:
-            await to_thread.run_sync(partial(self.note.touch, mode=0o600))
+        try:
+            if self.note:
+                await to_thread.run_sync(partial(self.note.touch, mode=0o600))
+        except OSError as error:  # a disk is full; or the job has removed what is there
+            raise StepFailed(f"that there is a container cannot be written down: {error.strerror or error}") from error
 
     @asynccontextmanager
     async def open(
@@ -156,22 +169,17 @@ class Docker:
             await self._see_that_memory_is_kept()
         await self._note()
         name = f"job-steps-{secrets.token_hex(8)}"
-        failure: Exception | None = None
         command = self._command(name, image, root, limits)
-        async with await _started(command, self.env) as process, anyio.create_task_group() as tasks:
+        async with await _started(command, self.env) as process, beside() as tasks:
             child = _Child.behind(process, image, limits)
             tasks.start_soon(child.listen)
             try:
                 yield child
-            except Exception as error:  # noqa: BLE001  (raised again below, outside of the group, which would wrap it)
-                failure = error
             finally:
                 with anyio.CancelScope(shield=True):
                     if not await child.end():
                         await _removed((name,), self.env)
-                tasks.cancel_scope.cancel()
-        if failure:
-            raise failure
+                        await child.abandon()
 
     async def _see_that_memory_is_kept(self) -> None:
         """Ask the engine whether it can: one that cannot only warns, and makes a container without the limit."""
@@ -195,6 +203,7 @@ class Docker:
         return [
             *("docker", "run", "--rm", "--init", "--interactive", "--pull", "never"),
             *("--name", name, "--label", f"{LABEL}={self.mark}"),
+            *("--log-driver", "none"),  # what agents say to each other has secrets in it
             *("--user", f"{os.getuid()}:{os.getgid()}", "--workdir", self.work_dir),
             *(part for each in mounts for part in ("--mount", each)),
             *_limiting(limits),
@@ -216,10 +225,13 @@ def _limiting(limits: Limits) -> list[str]:
 async def remove_containers(mark: str) -> None:
     """Remove what is left of a job's containers; nothing, if there is no engine any more that would have some."""
     env = dict(os.environ)
+    listing = ("ps", "--all", "--quiet", "--no-trunc", "--filter", f"label={LABEL}={mark}")
     with suppress(StepFailed):
-        code, said = await _docker("ps", "--all", "--quiet", "--filter", f"label={LABEL}={mark}", env=env)
-        if names := said.split() if code == 0 else ():
-            await _removed(names, env)
+        for _ in range(_ROUNDS):
+            code, said = await _docker(*listing, env=env)
+            names = _CONTAINER.findall(said) if code == 0 else ()
+            if not names or not await _removed(names, env):
+                break
 
 
 async def have_image(image: ImageReference, env: Mapping[str, str]) -> None:
@@ -293,6 +305,15 @@ class _Child:
             return self.process.returncode == 0
         return False
 
+    async def abandon(self) -> None:
+        """Kill the command if it goes on though its container should be gone: the engine does not answer it."""
+        with anyio.move_on_after(END_TIMEOUT):
+            await self.process.wait()
+        if self.process.returncode is None:
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(self.process.pid, signal.SIGKILL)
+            await self.process.wait()
+
     async def _drain(self) -> None:
         """Let it say what it still says: it would wait for that."""
         with suppress(anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError):
@@ -360,9 +381,12 @@ async def _docker(
     return ended.code, said.decode(errors="replace")
 
 
-async def _removed(names: Sequence[str], env: Mapping[str, str]) -> None:
+async def _removed(names: Sequence[str], env: Mapping[str, str]) -> bool:
+    """Remove containers; returns whether the engine has said that they are gone."""
     with suppress(StepFailed):  # without an engine, there is no container either
-        await _docker("rm", "--force", "--volumes", *names, env=env)
+        code, _ = await _docker("rm", "--force", "--volumes", *names, env=env, timeout=REMOVE_TIMEOUT)
+        return code == 0
+    return False
 
 
 def _new_directory(directory: Path) -> Path:
