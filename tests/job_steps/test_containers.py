@@ -97,7 +97,7 @@ async def test_a_step_that_fails_in_a_container_fails_as_others_do(bench: Bench)
         ("kill -9 $$", "the container of docker.io/test/x:latest ended before its steps had (exit status 137)"),
         ("echo hello", "what runs in the container says something that no agent says: b'hello'"),
         (
-            "echo '{\"to\":{}}'",
+            "echo '{\"to\":7}'",
             "what runs in the container says something that no agent says: `to` where it has no place",
         ),
         ("echo '{\"end\":{}}'", "what runs in the container says something that no agent says: KeyError: 'tree'"),

@@ -23,7 +23,7 @@ from anyio.abc import ByteReceiveStream, ByteSendStream, Process
 from anyio.streams.buffered import BufferedByteReceiveStream
 from attrs import define, field
 
-from job_steps._delegation import MAX_MESSAGE, Child, Message, decoded, encoded
+from job_steps._delegation import MAX_AROUND, MAX_MESSAGE, Child, Message, decoded, encoded
 from job_steps._errors import NotLoaded, StepFailed
 from job_steps._git import MAX_SIZE
 from job_steps._groups import beside
@@ -287,7 +287,7 @@ class _Child:
     async def receive(self) -> Message:
         """See `Child.receive`."""
         try:
-            return decoded(await self._input.receive_until(b"\n", MAX_MESSAGE))
+            return decoded(await self._input.receive_until(b"\n", MAX_MESSAGE + MAX_AROUND))
         except anyio.DelimiterNotFound:
             raise StepFailed(f"the agent in the container says more than {MAX_MESSAGE >> 20} MiB at once") from None
         except (anyio.IncompleteRead, anyio.EndOfStream, anyio.BrokenResourceError):

@@ -5,7 +5,8 @@ first one says what to run; the last one, what came of it. A child whose own ste
 the agent outside has an engine, and it passes on what is said. So a container inside a container is a container beside
 it, nobody in one has the engine's socket, and how deep they go is counted where nobody in one can change it.
 
-What a child says is not trusted: job code runs beside it. It can make its own step fail, or succeed, and nothing else.
+What a child says is not trusted: job code runs beside it. It can make its own step fail, or succeed, and nothing else;
+`_foreign` has what is believed of its results.
 """
 
 import base64
@@ -20,6 +21,7 @@ import anyio
 from attrs import asdict, define, field, frozen
 
 from job_steps._errors import JobStepsError, StepFailed
+from job_steps._groups import beside
 from job_steps._limits import NO_LIMITS, Limits
 from job_steps._references import (
     BuiltinReference,
@@ -32,13 +34,31 @@ from job_steps._references import (
 )
 from job_steps._results import Status, StepResult
 from job_steps._run import Caller, CameBack, Delegate, Origin, Variable
-from job_steps._values import Hidden, Value, bounded, checked
+from job_steps._values import MAX_DEPTH, Hidden, Value, bounded, checked
 
 MAX_CONTAINERS: Final = 5
 """Containers inside one another."""
 
 MAX_MESSAGE: Final = 16 << 20
 """Bytes of one message."""
+
+MAX_AROUND: Final = 1 << 10
+"""More bytes that a message may have that is passed on, for what says so."""
+
+MAX_PARTS: Final = 500_000
+"""Lists and objects of one: each takes many times the memory of what stands for it. Managers read no more either."""
+
+_PIECE: Final = 64 << 10
+"""Bytes of a log that are passed on at once: each is searched for all that is to be masked."""
+
+_LONGEST_TURN: Final = 1.0
+"""Seconds for which others have their turn, at most, after a tree was read."""
+
+_LONGEST_IMAGE: Final = 1000
+"""Characters of the image that a child asks for."""
+
+_MOST_NAMES: Final = 100
+"""Of the path that it gives."""
 
 _REFERENCES: Final = {
     "local": LocalReference,
@@ -216,8 +236,15 @@ class Request:
 
 
 def encoded(message: Message) -> bytes:
-    """Write a message as a line."""
-    return json.dumps(message, separators=(",", ":")).encode("utf-8", "replace") + b"\n"
+    """Write a message as a line.
+
+    Raises:
+        StepFailed: What was read of it before goes deeper than can be written.
+    """
+    try:
+        return json.dumps(message, separators=(",", ":")).encode("utf-8", "replace") + b"\n"
+    except RecursionError:
+        raise StepFailed(f"{_NONSENSE}: lists in lists without end") from None
 
 
 def decoded(line: bytes) -> Message:
@@ -227,7 +254,7 @@ def decoded(line: bytes) -> Message:
         StepFailed: It is none.
     """
     try:
-        message = json.loads(line)
+        message = None if line.count(b"{") + line.count(b"[") > MAX_PARTS else json.loads(line)
     except (ValueError, RecursionError):
         message = None
     if not isinstance(message, dict) or len(message) != 1:
@@ -276,11 +303,15 @@ def read_end(found: object) -> CameBack:
         for name, text in exports.items():
             if not isinstance(text, str) or not name or "=" in name or "\0" in name + text:
                 raise ValueError(f"an export {name[:40]!r} that cannot be a variable of the environment")
-        return CameBack(
-            result=result, outputs=outputs, exports=exports, secrets=tuple(map(str, found.get("secrets", ())))
-        )
+        return CameBack(result=result, outputs=outputs, exports=exports, secrets=_secrets(found.get("secrets", [])))
     except (KeyError, TypeError, ValueError, JobStepsError) as error:
         raise StepFailed(f"{_NONSENSE}: {type(error).__name__}: {error}"[:500]) from error
+
+
+def _secrets(found: object) -> tuple[str, ...]:
+    if not isinstance(found, list) or not all(isinstance(each, str) for each in found):
+        raise TypeError("secrets that are no list of strings")
+    return tuple(found)
 
 
 def read_tree(found: object) -> StepResult:
@@ -301,6 +332,8 @@ def _written(value: Value) -> Any:  # noqa: ANN401  (JSON)
 
 def _read(data: Any, depth: int = 0) -> Any:  # noqa: ANN401  (JSON)
     """Read that. Raises ValueError, TypeError or KeyError if it is something else."""
+    if depth > MAX_DEPTH:
+        raise ValueError(f"more than {MAX_DEPTH} levels of lists and structs")
     if isinstance(data, dict):
         if "hidden" in data:
             value, shown = data["hidden"]
@@ -336,15 +369,24 @@ async def delegate(
     async def take(message: Message) -> None:
         ((kind, content),) = message.items()
         if kind == "log":
-            await log(_bytes(content))
+            data = _bytes(content)
+            for start in range(0, len(data), _PIECE):
+                await log(data[start : start + _PIECE])
         elif kind == "tree":
+            began = anyio.current_time()
             grown(read_tree(content))
+            await anyio.sleep(min(anyio.current_time() - began, _LONGEST_TURN))  # there are others beside this job
         else:
             came.append(read_end(content))
 
-    root = request.origin.root
+    root, message = request.origin.root, request.as_message()
+    if (size := len(encoded(message))) > MAX_MESSAGE:
+        raise StepFailed(
+            f"what goes along into the container has {size} bytes, in variables, inputs and the environment;"
+            f" at most {MAX_MESSAGE} do"
+        )
     async with delegation.containers.open(image, request.path, root=root, limits=delegation.limits) as child:
-        await child.send(request.as_message())
+        await child.send(message)
         await _Attending(delegation, request.path, root, take, (str(image),)).attend(child)
     return came[0]
 
@@ -381,31 +423,25 @@ class _Attending:
         Raises:
             StepFailed: It ended before, or says what no agent says.
         """
-        failure: Exception | None = None
-        async with anyio.create_task_group() as tasks:
-            try:
-                while True:
-                    message = await child.receive()
-                    ((kind, content),) = message.items()
-                    if kind in ("log", "tree", "end"):
-                        await self.deliver(message)
-                        if kind == "end":
-                            break
-                    elif kind == "open" and not self.is_busy:
-                        self.is_busy, self.scope = True, anyio.CancelScope()
-                        tasks.start_soon(self._make, child, content)
-                    elif kind == "to" and self.below is not None and isinstance(content, dict):
+        async with beside() as tasks:
+            while True:
+                message = await child.receive()
+                ((kind, content),) = message.items()
+                if kind in ("log", "tree", "end"):
+                    await self.deliver(message)
+                    if kind == "end":
+                        break
+                elif kind == "open" and not self.is_busy:
+                    self.is_busy, self.scope = True, anyio.CancelScope()
+                    tasks.start_soon(self._make, child, content)
+                elif kind == "to" and isinstance(content, dict):
+                    if self.below is not None:  # else, it has ended meanwhile
                         await self.below.send(content)
-                    elif kind == "close":
-                        if self.is_busy:  # else, it has ended meanwhile
-                            self.scope.cancel()
-                    else:
-                        raise StepFailed(f"{_NONSENSE}: `{str(kind)[:40]}` where it has no place")
-            except Exception as error:  # noqa: BLE001  (raised again below, as it was)
-                failure = error
-            tasks.cancel_scope.cancel()
-        if failure:
-            raise failure
+                elif kind == "close":
+                    if self.is_busy:  # as above
+                        self.scope.cancel()
+                else:
+                    raise StepFailed(f"{_NONSENSE}: `{str(kind)[:40]}` where it has no place")
 
     async def _make(self, child: Child, wanted: object) -> None:
         """Make the container that a child asks for, and tell it when that is gone."""
@@ -437,7 +473,8 @@ class _Attending:
         try:
             if not isinstance(wanted, dict):
                 raise TypeError(f"{type(wanted).__name__} where an object was expected")
-            image, path = image_of(str(wanted["image"])), [str(each)[:255] for each in wanted["path"]]
+            image = image_of(str(wanted["image"])[:_LONGEST_IMAGE])
+            path = [str(each)[:255] for each in wanted["path"][:_MOST_NAMES]]
         except (KeyError, TypeError, ValueError) as error:
             raise StepFailed(f"{_NONSENSE}: {error}"[:500]) from error
         if len(self.images) >= MAX_CONTAINERS:

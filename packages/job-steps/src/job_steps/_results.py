@@ -169,15 +169,19 @@ class StepResult:
             if isinstance(value, str):
                 return scrub(value)
             if isinstance(value, Mapping):
-                return {key: texts(each) for key, each in value.items()}
+                return {scrub(key): texts(each) for key, each in value.items()}
             return [texts(each) for each in value] if isinstance(value, Sequence) else value
 
         return evolve(
             self,
-            inputs={name: texts(each) for name, each in self.inputs.items()},
-            outputs={name: texts(each) for name, each in self.outputs.items()},
-            env={name: scrub(each) for name, each in self.env.items()},
-            exports={name: scrub(each) for name, each in self.exports.items()},
+            name=scrub(self.name),
+            reference=scrub(self.reference),
+            container=scrub(self.container),
+            work_dir=scrub(self.work_dir),
+            inputs={scrub(name): texts(each) for name, each in self.inputs.items()},
+            outputs={scrub(name): texts(each) for name, each in self.outputs.items()},
+            env={scrub(name): scrub(each) for name, each in self.env.items()},
+            exports={scrub(name): scrub(each) for name, each in self.exports.items()},
             command=tuple(scrub(each) for each in self.command),
             error=None if self.error is None else scrub(self.error),
             steps=tuple(each.scrubbed(scrub) for each in self.steps),
@@ -256,7 +260,7 @@ def _read(data: Mapping[str, Any], depth: int) -> StepResult:
         exports=_texts(data.get("exports", {})),
         command=tuple(_text(each) for each in data.get("command", ())),
         work_dir=_text(data.get("work_dir", "")),
-        exit_code=None if (code := data.get("exit_code")) is None else int(code),
+        exit_code=None if (code := data.get("exit_code")) is None else int(_amount(int(code), 256)),
         error=None if (error := data.get("error")) is None else _text(error),
         cause=None if (cause := data.get("cause")) is None else _text(cause),
         started=None if (started := data.get("started")) is None else _amount(float(started), _LAST_MOMENT),

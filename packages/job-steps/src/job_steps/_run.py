@@ -18,6 +18,7 @@ from job_steps import _files
 from job_steps._definitions import Function, Step
 from job_steps._errors import StepFailed
 from job_steps._expressions import Scope, expand, expand_text
+from job_steps._foreign import check_over, in_time, weight_of_tree
 from job_steps._nearest import nearest
 from job_steps._references import DynamicReference, ImageReference, Reference, expanded, image_of
 from job_steps._results import OUT_OF_MEMORY, OutOfMemory, Resources, Status, StepResult
@@ -298,46 +299,67 @@ class Run:
             return self._fail_step(str(error), now)
         return self._go_on(now)
 
-    def grown(self, result: StepResult) -> None:
-        """Take what has come so far of the step that runs in a container."""
-        frame = self._stack[-1]
-        frame.result = evolve(frame.result, steps=(*frame.result.steps[:-1], self._adopted(frame, result)))
+    def grown(self, result: StepResult, now: float) -> None:
+        """Take what has come so far of the step that runs in a container.
+
+        Raises:
+            StepFailed: No run has such a tree.
+        """
+        self._check_kept(self._weight_of(result))
+        self._adopt(result, now)
 
     def came_back(self, came: CameBack, now: float) -> Action:
         """Take what came of the step that ran in a container."""
         frame = self._stack[-1]
-        self._begun += sum(1 for _ in came.result.walk())
+        is_success = came.result.status is Status.SUCCESS
         try:
+            if is_success:
+                check_over(came.result)
+            self._keep(self._weight_of(evolve(came.result, outputs={})))
             for secret in came.secrets:
                 self.secrets.add(secret)
             self._keep_secrets(came.outputs)
-            for _, each in came.result.walk():
-                self._charge([each.inputs, each.env, each.outputs, each.exports, each.command])
+            outputs = self._shown_values(came.outputs)
+            for name, text in came.exports.items():
+                self._charge([name, text])
         except StepFailed as error:
             return self._fail_step(str(error), now)
+        self._begun += sum(1 for _ in came.result.walk())
         self._exports.update(came.exports)
-        self.grown(came.result)
+        self._adopt(evolve(came.result, outputs=outputs), now)
         done = frame.result.steps[-1]
         if self._is_own((*self._path(), done.name)):
             self._own_exports.update(came.exports)
-        if came.result.status is not Status.SUCCESS:
+        if not is_success:
             return self._fail_step(came.result.error or f"it is {came.result.status.value} in its container", now)
         frame.result = evolve(frame.result, steps=(*frame.result.steps[:-1], evolve(done, ended=now)))
         frame.outputs[done.name] = dict(came.outputs)
         frame.step = None
         return self._go_on(now)
 
-    def _adopted(self, frame: _Frame, result: StepResult) -> StepResult:
+    def _weight_of(self, result: StepResult) -> int:
+        """How much there is in a tree that came out of a container. Raises StepFailed if no run has such a one."""
+        settings = self.settings
+        return weight_of_tree(
+            result,
+            levels=MAX_CALLS - len(settings.calls) - len(self._stack),
+            steps=MAX_STEPS + 1 - settings.steps_before - self._begun,  # one may have been too many, and is there
+        )
+
+    def _adopt(self, result: StepResult, now: float) -> None:
         """Make the result of a function in a container that of the step that called it."""
+        frame = self._stack[-1]
         begun = frame.result.steps[-1]
-        return evolve(
-            result.scrubbed(self.secrets.scrub),
+        began = now if begun.started is None else begun.started
+        adopted = evolve(
+            in_time(result.scrubbed(self.secrets.scrub), began, now),
             name=begun.name,
             reference=begun.reference,
             container=begun.container,
             started=begun.started,
             env={**begun.env, **result.env},
         )
+        frame.result = evolve(frame.result, steps=(*frame.result.steps[:-1], adopted))
 
     def failed(self, error: str, now: float) -> Action:
         """Take why the step could not be loaded, or the command not started."""
@@ -748,8 +770,15 @@ class Run:
 
     def _charge(self, value: Value) -> None:
         """Count a value that comes into the tree."""
-        self._kept += weight_of(value)
-        if self._kept > MAX_KEPT:
+        self._keep(weight_of(value))
+
+    def _keep(self, weight: int) -> None:
+        """Count what comes into the tree."""
+        self._check_kept(weight)
+        self._kept += weight
+
+    def _check_kept(self, weight: int) -> None:
+        if self._kept + weight > MAX_KEPT:
             raise StepFailed(
                 f"the inputs, outputs, variables and commands of all steps are too much together; at most {MAX_KEPT}"
                 " parts are kept, of which 40 characters count as one"

@@ -298,7 +298,7 @@ class _Runner:
         )
 
         def grown(result: StepResult) -> None:
-            self.run.grown(result)
+            self.run.grown(result, self.now())
             self._tell()
 
         came = await delegate(request, action.image, self.delegation, log=self._pass_on, grown=grown)

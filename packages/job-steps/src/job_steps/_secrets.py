@@ -29,14 +29,18 @@ class Secrets:
         """Mask this text from now on, as far as it is long enough.
 
         Raises:
-            StepFailed: There are too many.
+            StepFailed: There are too many; those that there is room for are masked.
         """
         for line in secret.splitlines():
-            if len(line) >= SHORTEST:
-                whole = line.encode("utf-8", "surrogatepass")
-                self._pieces |= {whole[start : start + LONGEST] for start in range(0, len(whole), LONGEST)}
-        if len(self._pieces) > MOST:
-            raise StepFailed(f"more than {MOST} lines that are to be masked, of all sensitive values of this run")
+            if len(line) < SHORTEST:
+                continue
+            whole = line.encode("utf-8", "surrogatepass")
+            for start in range(0, len(whole), LONGEST):
+                self._pieces.add(whole[start : start + LONGEST])
+                if len(self._pieces) > MOST:
+                    raise StepFailed(
+                        f"more than {MOST} lines that are to be masked, of all sensitive values of this run"
+                    )
 
     def texts(self) -> list[str]:
         """All that is masked, in pieces, for another set."""

@@ -17,6 +17,7 @@ from attrs import define, field
 
 from job_steps._agent._running import Rules
 from job_steps._delegation import (
+    MAX_AROUND,
     MAX_MESSAGE,
     Child,
     Delegation,
@@ -101,19 +102,24 @@ class _Outside:
 
     reading: int
     writing: int
-    _rest: bytes = field(init=False, default=b"")
+    _heard: bytearray = field(init=False, factory=bytearray)
     _turn: anyio.Lock = field(init=False, factory=anyio.Lock)
     _below: "MemoryObjectSendStream[Message] | None" = field(init=False, default=None)
 
     async def receive(self) -> Message | None:
         """Hear what it says next; None: nothing any more."""
-        while b"\n" not in self._rest:
+        seen = 0
+        while (end := self._heard.find(b"\n", seen)) < 0:
+            seen = len(self._heard)
             await anyio.wait_readable(self.reading)
             piece = os.read(self.reading, _PIECE)
-            if not piece or len(self._rest) > 2 * MAX_MESSAGE:
+            if not piece:
                 return None
-            self._rest += piece
-        line, _, self._rest = self._rest.partition(b"\n")
+            self._heard += piece
+            if len(self._heard) > MAX_MESSAGE + MAX_AROUND + _PIECE:
+                raise StepFailed(f"the agent outside says more than {MAX_MESSAGE >> 20} MiB at once")
+        line = bytes(self._heard[:end])
+        del self._heard[: end + 1]
         return decoded(line)
 
     async def send(self, message: Message) -> None:
@@ -128,9 +134,12 @@ class _Outside:
 
     async def listen(self, scope: anyio.CancelScope) -> None:
         """Pass on what comes from the container below; when nothing comes any more, end all."""
-        while (message := await self.receive()) is not None:
-            if self._below is not None:
-                await self._below.send(message)
+        try:
+            while (message := await self.receive()) is not None:
+                if self._below is not None:
+                    await self._below.send(message)
+        except StepFailed as error:
+            sys.stderr.write(f"agent.pyz: {error}\n")
         if self._below is not None:
             self._below.close()
         scope.cancel()
