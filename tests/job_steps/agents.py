@@ -42,10 +42,12 @@ async def agent(
         async with await anyio.open_process(command, stderr=None) as process:
             assert process.stdout is not None
             said = await process.stdout.receive()
-            async with step_runner(await anyio.connect_unix(said.split()[1].decode())) as client:
-                yield process, client
-            with suppress(ProcessLookupError):
-                process.terminate()
+            try:
+                async with step_runner(await anyio.connect_unix(said.split()[1].decode())) as client:
+                    yield process, client
+            finally:
+                with suppress(ProcessLookupError):
+                    process.terminate()
 
 
 async def end_agents(connection: Connection) -> None:

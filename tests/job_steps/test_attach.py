@@ -1,14 +1,20 @@
 """`attach`, as a command of the agent and of `job-steps`: what people type, what they see, and how it ends."""
 
+import fcntl
 import io
 import json
 import os
 import pty
+import pwd
+import socket
 import subprocess
 import sys
+import termios
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
+from functools import partial
 from pathlib import Path
+from typing import cast
 
 import anyio
 import pytest
@@ -16,8 +22,14 @@ from anyio import to_thread
 from attrs import define, field
 from click.testing import CliRunner
 
+from job_steps import _agents_here
+from job_steps._agent._alone import remove_left
+from job_steps._agent._holding import attach_command
 from job_steps._agent._main import main
-from job_steps._attach import sockets_below
+from job_steps._agents_here import Agent, CannotAttach, KnownJob, agents_here, sockets_below
+from job_steps._attach import Wish, _chosen
+from job_steps._messages import RunState
+from job_steps._prompt import identity_of
 from job_steps._zipapp import zipapp
 from job_steps.cli import main as click_main
 from job_steps.client import RunRequest, StepRunnerClient
@@ -192,7 +204,16 @@ def terminal(placed: Path, *arguments: str) -> Iterator[int]:
     """Somebody's terminal, in which `attach` runs."""
     ours, theirs = pty.openpty()
     command = [sys.executable, str(placed / zipapp().name / "agent.pyz"), "attach", *arguments]
-    with subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs) as process:
+    in_front = partial(fcntl.ioctl, theirs, termios.TIOCSCTTY, 0)
+    with subprocess.Popen(
+        command,
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        start_new_session=True,
+        preexec_fn=in_front,  # noqa: PLW1509  (no thread holds anything that this needs)
+        env={**os.environ, "SHELL": "/bin/sh"},
+    ) as process:
         os.close(theirs)
         try:
             yield ours
@@ -283,3 +304,143 @@ def test_what_a_job_has_put_in_the_place_of_an_address_is_passed_over(tmp_path: 
     places[3].write_bytes(b"/" * 5000)
     places[4].write_text("/run/socket\n")
     assert sockets_below(tmp_path) == ["/run/socket"]
+
+
+@contextmanager
+def listening(placed: Path, name: str, *, backlog: int = 10) -> Iterator[tuple[socket.socket, str]]:
+    """A job's own service where agents are looked for, which takes nobody in by itself; with its address."""
+    directory = placed / zipapp().name / f"run-{name}"
+    directory.mkdir()
+    address = f"/tmp/{name}-{os.getpid()}.sock"  # noqa: S108  (a path that is short enough)
+    (directory / "socket").write_text(address)
+    with socket.socket(socket.AF_UNIX) as service:
+        service.bind(address)
+        service.listen(backlog)
+        try:
+            yield service, address
+        finally:
+            Path(address).unlink()
+            (directory / "socket").unlink()
+            directory.rmdir()
+
+
+async def test_no_agent_keeps_anybody_from_another_one(placed: Path, tmp_path: Path, attached: Attached) -> None:
+    """One that says nonsense, or ends at once, is passed over, and said to be, without what a terminal would obey."""
+    async with place(placed, tmp_path) as there:
+        await there.begin("job", "build")
+        with listening(placed, "nonsense") as (service, address):
+
+            async def answer() -> None:
+                await anyio.wait_readable(service)
+                connection, _ = service.accept()
+                with connection:
+                    connection.sendall(b"HTTP/1.1 200 \x1b[31mOK\r\n\r\n")
+
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(answer)
+                code, out, err = await attached("--list")
+        assert (code, out[1].split()[:2]) == (0, ["job", "build"])
+        assert err.startswith(f"{address} is passed over: ")
+        assert "\x1b" not in err
+        assert err.count("\n") == 1
+
+
+async def test_an_agent_that_does_not_answer_is_waited_for_no_longer_than_that(
+    placed: Path, attached: Attached, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether it takes somebody in and then says nothing, or takes nobody in."""
+    monkeypatch.setattr(_agents_here, "ANSWER_TIMEOUT", 0.2)
+    with listening(placed, "silent") as (_, address):
+        code, _, err = await attached("--socket", address)
+        assert (code, err) == (2, "agent.pyz: it has not answered within 0.2 s\n")
+        code, out, err = await attached("--list")
+        assert (code, out) == (0, ["no job is held"])
+        assert f"{address} is passed over: it has not answered within 0.2 s\n" in err
+    with listening(placed, "full", backlog=0) as (_, address), socket.socket(socket.AF_UNIX) as first:
+        first.connect(address)
+        code, _, err = await attached("--socket", address)
+        assert (code, err) == (2, f"agent.pyz: {address}: no agent listens there (Resource temporarily unavailable)\n")
+
+
+def test_a_job_that_two_agents_have_is_chosen_by_its_address() -> None:
+    """A service that a job has put there may say that it has any other job."""
+    nobody = cast("StepRunnerClient", None)  # it is not asked
+    known = [KnownJob(Agent(where, nobody, 0), "job", RunState.RUNNING, None) for where in ("/a", "/b")]
+    with pytest.raises(CannotAttach, match=r"^2 agents have a job job; name one of them with --socket: /a, /b$"):
+        _chosen(Wish(job="job"), known)
+
+
+async def test_what_is_said_of_jobs_is_nothing_that_a_terminal_obeys(
+    placed: Path, tmp_path: Path, attached: Attached
+) -> None:
+    """In errors as in lists, where each has one line."""
+    async with place(placed, tmp_path) as there:
+        await there.begin("\x1b[31mone", "build")
+        await there.begin("two\nfree  build  before", "build")
+        code, _, err = await attached()
+        assert code == 2
+        assert "\x1b" not in err
+        code, out, _ = await attached("--list")
+        assert (code, len(out)) == (0, 3)
+
+
+async def test_a_shell_that_outlives_its_hold_is_told_and_its_terminal_is_as_before(
+    placed: Path, tmp_path: Path, attached: Attached
+) -> None:
+    """Somebody in a shell hears at once that the job goes on; the shell ends with the job, whatever it has set."""
+    wait = json.dumps([{"name": "wait", "script": "until [ -e go ]; do sleep 0.1; done"}])
+    async with place(placed, tmp_path) as there:
+        await there.begin("job", "wait", steps=wait)
+        with terminal(placed, "job") as screen:
+            await shown(screen, "(job-steps) ")
+            before = termios.tcgetattr(screen)
+            os.write(screen, b"shell\n")
+            os.write(screen, b"stty raw -echo; echo is''set; exec sleep 1000\n")
+            await shown(screen, "isset")
+            assert termios.tcgetattr(screen) != before
+            assert (await attached("job", "--continue"))[:2] == (0, [])
+            await shown(screen, "it is not held here any more: somebody else has decided, or its time is over")
+            await there.client.close("job")
+            await shown(screen, "job was cancelled")
+            assert termios.tcgetattr(screen) == before
+
+
+def test_roots_shell_is_that_of_the_jobs_user() -> None:
+    """A job chooses what is in the environment of a shell, which must not make it root."""
+    assert identity_of(1000, 1000) == identity_of(0, 0) == identity_of(0, 1000) == {}
+    nobody = pwd.getpwnam("nobody")
+    assert identity_of(nobody.pw_uid, 0) == {
+        "user": nobody.pw_uid,
+        "group": nobody.pw_gid,
+        "extra_groups": os.getgrouplist("nobody", nobody.pw_gid),
+    }
+    assert identity_of(4_000_000, 0) == {"user": 4_000_000, "group": 4_000_000, "extra_groups": ()}
+    with pytest.raises(PermissionError, match="attach as its user, not as root"):
+        identity_of(None, 0)
+
+
+async def test_an_agent_is_its_users(placed: Path, tmp_path: Path) -> None:
+    """Whom the other end of the connection names."""
+    async with place(placed, tmp_path), agents_here([], placed) as agents:
+        assert {each.user for each in agents} == {os.getuid()}
+
+
+def test_the_address_in_a_log_is_never_waited_for(tmp_path: Path) -> None:
+    """A job may have put a FIFO there, or more than an address has."""
+    where = tmp_path / "socket"
+    where.write_text("/run/a.sock")
+    assert attach_command(tmp_path, "job").endswith(" attach --socket /run/a.sock job")
+    where.unlink()
+    os.mkfifo(where)
+    assert attach_command(tmp_path, "job").endswith(" attach job")
+
+
+def test_what_killed_runs_have_left_is_removed(tmp_path: Path) -> None:
+    """Nobody who attaches looks through it; what has another name, or belongs to a run that goes on, stays."""
+    with subprocess.Popen([sys.executable, "-c", ""]) as ended:
+        pass
+    stays = {f"run-alone-{os.getpid()}-x", "run-alone-", "run-alone-x-y", "run"}
+    for name in (*stays, f"run-alone-{ended.pid}-x", f"run-alone-{2**70}-x"):
+        (tmp_path / name / "inside").mkdir(parents=True)
+    remove_left(tmp_path)
+    assert {each.name for each in tmp_path.iterdir()} == stays

@@ -197,6 +197,16 @@ async def test_a_newer_service_is_understood_as_far_as_it_can_be() -> None:
         assert StepResult.from_dict(got.tree).steps[0].name == "a"
 
 
+@pytest.mark.anyio
+@pytest.mark.parametrize("ends_in", [float("nan"), float("inf"), -1.0, 1e9])
+async def test_a_hold_without_end_is_none(ends_in: float) -> None:
+    """People see for how long yet, as words or as JSON."""
+    held = says.HeldsMessage(held=[says.HeldMessage(id="1", number=1, when="before", ends_in=ends_in)])
+    async with _service({says.GET_HELD: encode(held)}) as client:
+        with pytest.raises(CallFailed, match="a step that is held without end"):
+            await client.held()
+
+
 class _Shell:
     """A connection to an instance whose shell says what a test says."""
 

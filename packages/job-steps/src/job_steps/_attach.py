@@ -4,40 +4,29 @@ It is a command of ``job-steps`` and of the agent itself, so that an instance ne
 """
 
 import json
-import os
 import sys
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
 import anyio
 from attrs import define, field, frozen
 
-from job_steps._agent._directory import read_whole
+from job_steps._agents_here import CannotAttach, KnownJob, agents_here, jobs_of
 from job_steps._breakpoints import Decision
 from job_steps._call_errors import CallFailed, ConnectionLost
 from job_steps._call_status import Code
-from job_steps._client import Held, HeldStep, StepRunnerClient, step_runner
+from job_steps._client import Held, HeldStep
 from job_steps._durations import in_words
-from job_steps._errors import JobStepsError
 from job_steps._holds import ENDED_BY, Ended
 from job_steps._messages import RunState
 from job_steps._nearest import nearest
 from job_steps._printable import printable
 from job_steps._prompt import Left, Prompt, Surroundings, View
 
-MOST_SOCKETS: Final = 1000
-"""Places that are looked at."""
-
-_LONGEST_PATH: Final = 4096
-"""Bytes of what is written down of where an agent listens."""
+_GONE_ON: Final = "it is not held here any more: somebody else has decided, or its time is over"
 
 _OVER: Final = {RunState.SUCCESS: "has succeeded", RunState.FAILURE: "has failed", RunState.CANCELLED: "was cancelled"}
-
-
-class CannotAttach(JobStepsError):
-    """There is nothing to attach to; says why, and what to do."""
 
 
 @frozen(kw_only=True)
@@ -58,27 +47,6 @@ class Wish:
     """Whether that list is JSON."""
 
 
-@frozen
-class _Known:
-    """A job of an agent."""
-
-    client: StepRunnerClient
-    id: str
-    state: RunState
-    held: HeldStep | None
-
-
-def sockets_below(home: Path) -> list[str]:
-    """Find where agents listen whose directories are in one directory, each in one of its version."""
-    found = []
-    for written in sorted(home.glob("*/run*/socket"))[:MOST_SOCKETS]:
-        try:
-            found.append(os.fsdecode(read_whole(written, _LONGEST_PATH)).strip())
-        except (OSError, ValueError):  # noqa: PERF203  (it has just ended, or a job has put something else there)
-            continue
-    return found
-
-
 async def attach(wish: Wish, home: Path) -> int:
     """Do what somebody wants; returns the exit status.
 
@@ -86,8 +54,8 @@ async def attach(wish: Wish, home: Path) -> int:
         CannotAttach, CallFailed: It cannot be done.
     """
     try:
-        async with _agents(wish, home) as clients:
-            return await _attached(wish, clients)
+        async with agents_here(wish.sockets, home) as agents:
+            return await _attached(wish, await jobs_of(agents, is_named=bool(wish.sockets)))
     except Exception as error:
         found = _first(error)
         if isinstance(found, ConnectionLost):
@@ -103,8 +71,7 @@ def _first(error: Exception) -> Exception:
     return _first(several[0]) if several else error
 
 
-async def _attached(wish: Wish, clients: Sequence[StepRunnerClient]) -> int:
-    known = [each for client in clients for each in await _jobs(client)]
+async def _attached(wish: Wish, known: Sequence[KnownJob]) -> int:
     if wish.lists:
         _list([each for each in known if each.held], as_json=wish.as_json)
         return 0
@@ -118,38 +85,7 @@ async def _attached(wish: Wish, clients: Sequence[StepRunnerClient]) -> int:
     return await _Session(job).go()
 
 
-@asynccontextmanager
-async def _agents(wish: Wish, home: Path) -> AsyncIterator[list[StepRunnerClient]]:
-    """Reach all agents that listen; one that has ended without a trace is passed over."""
-    async with AsyncExitStack() as stack:
-        clients = []
-        for socket in wish.sockets or sockets_below(home):
-            try:
-                stream = await anyio.connect_unix(socket)
-            except OSError as error:
-                if wish.sockets:
-                    raise CannotAttach(f"{socket}: no agent listens there ({error.strerror or error})") from error
-                continue
-            clients.append(await stack.enter_async_context(step_runner(stream)))
-        if not clients:
-            raise CannotAttach(f"no agent of yours runs on this host, below {home}; start a job with breakpoints first")
-        yield clients
-
-
-async def _jobs(client: StepRunnerClient) -> list[_Known]:
-    held = {each.job: each for each in await client.held()}
-    try:
-        states = {each.id: each.state for each in await client.statuses()}
-    except CallFailed as failed:
-        if failed.code is not Code.UNIMPLEMENTED:
-            raise
-        states = {}
-    return [
-        _Known(client, job, states.get(job, RunState.RUNNING), held.get(job)) for job in dict.fromkeys((*held, *states))
-    ]
-
-
-def _chosen(wish: Wish, known: Sequence[_Known]) -> _Known:
+def _chosen(wish: Wish, known: Sequence[KnownJob]) -> KnownJob:
     """Find the job that somebody means."""
     running = [each for each in known if not each.state.is_over]
     if not wish.job:
@@ -165,6 +101,9 @@ def _chosen(wish: Wish, known: Sequence[_Known]) -> _Known:
         near = nearest(wish.job, [each.id for each in running])
         said = f"did you mean {near}?" if near else "`--list` shows those that are held"
         raise CannotAttach(f"there is no job {wish.job}; {said}")
+    if len(found) > 1 and found[0].id == wish.job:
+        where = ", ".join(each.agent.socket for each in found[:10])
+        raise CannotAttach(f"{len(found)} agents have a job {wish.job}; name one of them with --socket: {where}")
     if len(found) > 1:
         raise CannotAttach(f"{len(found)} jobs begin with {wish.job}; write more of the name")
     if found[0].state.is_over:
@@ -172,7 +111,7 @@ def _chosen(wish: Wish, known: Sequence[_Known]) -> _Known:
     return found[0]
 
 
-def _list(held: Sequence[_Known], *, as_json: bool) -> None:
+def _list(held: Sequence[KnownJob], *, as_json: bool) -> None:
     steps = [each.held for each in held if each.held]
     if as_json:
         rows = [
@@ -189,14 +128,15 @@ def _list(held: Sequence[_Known], *, as_json: bool) -> None:
         return
     table = [("JOB", "STEP", "WHEN", "GOES ON IN")]
     table += [(each.job, "/".join(each.path), each.when.value, in_words(each.ends_in)) for each in steps]
-    widths = [max(len(row[column]) for row in table) for column in range(3)]
-    for row in table if steps else ():
-        _print("  ".join((*(text.ljust(width) for text, width in zip(row[:3], widths, strict=True)), row[3])))
+    lines = [[" ".join(cell.split()) for cell in row] for row in table]  # one each, whatever jobs are called
+    widths = [max(len(line[column]) for line in lines) for column in range(3)]
+    for line in lines if steps else ():
+        _print("  ".join((*(text.ljust(width) for text, width in zip(line[:3], widths, strict=True)), line[3])))
     if not steps:
         _print("no job is held")
 
 
-async def _decide(job: _Known, decision: Decision) -> int:
+async def _decide(job: KnownJob, decision: Decision) -> int:
     """Decide without a prompt."""
     if job.held is None:
         raise CannotAttach(f"the job {job.id} is not held")
@@ -221,7 +161,7 @@ def _shown(ended: Ended, decision: Decision) -> bool:
 class _Session:
     """Somebody at the terminal, attached to one job."""
 
-    job: _Known
+    job: KnownJob
     _held: Held | None = field(default=None, init=False)
     """Where it is held, as far as is known."""
     _seen: int = field(default=0, init=False)
@@ -231,7 +171,7 @@ class _Session:
 
     async def go(self) -> int:
         """Ask at each breakpoint until the job is over, or somebody leaves."""
-        prompt = Prompt(hold_at=self._hold_at)
+        prompt = Prompt(hold_at=self._hold_at, user=self.job.agent.user)
         if self.job.held is None:
             prompt.say(f"{self.job.id} is not held; waiting until it is, or is over")
         async with anyio.create_task_group() as tasks:
@@ -272,6 +212,7 @@ class _Session:
 
             async def give_up() -> None:
                 await self._until(lambda held: held.step is None or held.step.number != step.number)
+                prompt.warn_in_shell(_GONE_ON)
                 tasks.cancel_scope.cancel()
 
             tasks.start_soon(give_up)
@@ -283,7 +224,7 @@ class _Session:
                     raise
             tasks.cancel_scope.cancel()
         if decision is None:
-            prompt.say("\nit is not held here any more: somebody else has decided, or its time is over")
+            prompt.say(f"\n{_GONE_ON}")
         return decision
 
     async def _hold_at(self, text: str) -> None:

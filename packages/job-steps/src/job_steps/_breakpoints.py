@@ -111,17 +111,17 @@ def parse_breakpoint(text: str) -> Breakpoint:
 
 
 def parse_breakpoints(texts: Iterable[str]) -> tuple[Breakpoint, ...]:
-    """Read the breakpoints of a run.
+    """Read the breakpoints of a run, of which each may come several times.
 
     Raises:
         ValueError: One is none, or they are too many.
     """
-    found = tuple(parse_breakpoint(text) for text in texts)
-    check_number(found)
-    return found
+    wanted = tuple(dict.fromkeys(texts))
+    check_number(wanted)
+    return tuple(parse_breakpoint(text) for text in wanted)
 
 
-def check_number(points: Sequence[Breakpoint]) -> None:
+def check_number(points: Sequence[object]) -> None:
     """Raises ValueError if there are too many."""
     if len(points) > MOST:
         raise ValueError(f"{len(points)} breakpoints; at most {MOST} can be in one run")

@@ -11,7 +11,7 @@ from anyio.abc import ByteStream
 from attrs import field, frozen
 
 from job_steps import _messages as says
-from job_steps._breakpoints import Decision, When
+from job_steps._breakpoints import LONGEST_TIMEOUT, Decision, When
 from job_steps._call_errors import CallFailed
 from job_steps._call_status import Code, without_control
 from job_steps._errors import ResultInvalid
@@ -27,6 +27,9 @@ CALL_TIMEOUT: Final = 60.0
 
 CLOSE_TIMEOUT: Final = 120.0
 """Seconds until a job that is closed has ended: its processes have a while to do so by themselves."""
+
+_LONGEST_HOLD: Final = 2 * LONGEST_TIMEOUT
+"""Seconds that a later version may have a job held."""
 
 _MOST_NODES: Final = 500_000
 """Objects and lists in the JSON of a tree, at most: each takes fifty times as much memory as its two brackets."""
@@ -354,6 +357,8 @@ def _held_step(one: says.HeldMessage) -> HeldStep:
         when = When(one.when)
     except (ValueError, RecursionError, ResultInvalid) as error:
         raise CallFailed(Code.INTERNAL, "the service answers with a step that cannot be read") from error
+    if not 0 <= one.ends_in <= _LONGEST_HOLD:
+        raise CallFailed(Code.INTERNAL, "the service answers with a step that is held without end")
     return HeldStep(job=one.id, number=one.number, path=tuple(one.path), when=when, ends_in=one.ends_in, result=result)
 
 

@@ -2,15 +2,17 @@
 
 import io
 import os
+import pwd
 import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import suppress
+import termios
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from enum import Enum
 from functools import partial
-from typing import Final, TypeAlias
+from typing import Final, TypeAlias, TypedDict
 
 import anyio
 from anyio import to_thread
@@ -66,6 +68,9 @@ class Prompt:
     """Whether standard output is for something else."""
     hold_at: Callable[[str], Awaitable[None]] | None = None
     """Adds a breakpoint, for a job that one can leave; raises `ValueError`."""
+    user: int | None = None
+    """Whose the steps are, by number: root's shells are that user's. None: nobody knows, or whoever runs this."""
+    _is_in_shell: bool = field(default=False, init=False)
     _typed: bytearray = field(factory=bytearray, init=False)
     """What was typed, and not read yet."""
 
@@ -116,16 +121,27 @@ class Prompt:
         named = {"inputs": result.inputs, "env": result.env, "outputs": result.outputs}[word]
         return "\n".join(f"{name} = {json_text(value)}" for name, value in named.items()) or f"no {word}"
 
+    def warn_in_shell(self, text: str) -> None:
+        """Print a line for somebody who is in a shell, and would not see it else; nothing for others."""
+        if self._is_in_shell:
+            self._write(f"\r\n{printable(text)}\r\n")  # the shell may have the terminal print lines as they are
+
     async def _shell(self, env: Mapping[str, str], work_dir: str) -> None:
         """Run a shell; Ctrl-C is for what runs in it."""
         shell = os.environ.get("SHELL") or shutil.which("sh") or "/bin/sh"
         handler = signal.signal(signal.SIGINT, _pass_over)  # what is ignored would be ignored in the shell, too
+        self._is_in_shell = True
         try:
-            run = partial(subprocess.run, [shell], cwd=work_dir, env=dict(env), check=False)
-            await to_thread.run_sync(run)
+            identity = identity_of(self.user, os.geteuid())
+            run = partial(subprocess.run, [shell], cwd=work_dir, env=dict(env), check=False, **identity)
+            with _terminal_kept():
+                await to_thread.run_sync(run)
         except OSError as error:
             self.say(f"{error.filename or shell}: {error.strerror or error}")
+        except ValueError as error:  # an environment that no program can have
+            self.say(f"{shell}: {error}")
         finally:
+            self._is_in_shell = False
             signal.signal(signal.SIGINT, handler)
 
     async def _line(self) -> str:
@@ -150,6 +166,55 @@ class Prompt:
         stream = sys.stderr if self.is_quiet else sys.stdout
         stream.write(text)
         stream.flush()
+
+
+class Identity(TypedDict, total=False):
+    """Whose a process is; see `subprocess.Popen`."""
+
+    user: int
+    group: int
+    extra_groups: Sequence[int]
+
+
+def identity_of(user: int | None, own: int) -> Identity:
+    """Whose a shell is to be: jobs choose its environment, such as `LD_PRELOAD`, and must not get root by that.
+
+    Args:
+        user: Whose the job is, if that is known.
+        own: Who wants the shell.
+
+    Raises:
+        OSError: That cannot be told.
+    """
+    if own != 0 or user == 0:
+        return {}
+    if user is None:
+        raise PermissionError("nobody says whose the job is; attach as its user, not as root")
+    try:
+        found = pwd.getpwuid(user)
+    except KeyError:
+        return {"user": user, "group": user, "extra_groups": ()}
+    return {"user": user, "group": found.pw_gid, "extra_groups": os.getgrouplist(found.pw_name, found.pw_gid)}
+
+
+@contextmanager
+def _terminal_kept() -> Iterator[None]:
+    """Have the terminal as it was once a shell has ended, which may have been killed with its job."""
+    try:
+        source = sys.stdin.fileno()
+        mode = termios.tcgetattr(source)
+    except (OSError, io.UnsupportedOperation, termios.error):  # it is none
+        yield
+        return
+    try:
+        yield
+    finally:
+        handler = signal.signal(signal.SIGTTOU, signal.SIG_IGN)  # who is not in front would be stopped
+        with suppress(OSError):  # it may be another session's
+            os.tcsetpgrp(source, os.getpgrp())
+        with suppress(termios.error):  # it may be gone
+            termios.tcsetattr(source, termios.TCSADRAIN, mode)
+        signal.signal(signal.SIGTTOU, handler)
 
 
 def _pass_over(*_: object) -> None:

@@ -4,6 +4,7 @@ import os
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from itertools import islice
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import TYPE_CHECKING, Final
@@ -18,6 +19,9 @@ from job_steps._removing import remove_tree
 
 if TYPE_CHECKING:
     from job_steps._grpc_server import Presence
+
+_MOST_LEFT: Final = 1000
+"""Directories that one run removes."""
 
 _LAST_WORDS: Final = 5.0
 """Seconds in which whoever is attached hears that the run is over."""
@@ -96,7 +100,26 @@ def _directory() -> Path:
     name = f"run-alone-{os.getpid()}-"
     try:
         if beside.suffix == ".pyz":
+            remove_left(beside.parent)
             return Path(mkdtemp(prefix=name, dir=beside.parent))
     except OSError:
         pass
     return Path(mkdtemp(prefix=name))
+
+
+def remove_left(directory: Path) -> None:
+    """Remove what runs have left that were killed: whoever attaches would look there."""
+    for left in islice(directory.glob("run-alone-*"), _MOST_LEFT):
+        process = left.name.split("-")[2]
+        if process.isdecimal() and not _lives(int(process)):
+            shutil.rmtree(left, ignore_errors=True)
+
+
+def _lives(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:
+        pass  # of another user
+    return True

@@ -1,5 +1,6 @@
 """A job of the agent at its breakpoints: waits there, says so in the job's log, and takes decisions."""
 
+import os
 import shlex
 import sys
 from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -10,6 +11,7 @@ from typing import Final
 import anyio
 from attrs import define, field
 
+from job_steps._agent._directory import read_whole
 from job_steps._breakpoints import Breakpoint, Decision, Moment, When, check_number, check_steps, unmet
 from job_steps._definitions import Function
 from job_steps._durations import in_words
@@ -23,6 +25,9 @@ _SAID: Final = {
     Ended.TIMED_OUT: "Nobody has decided in time: continued, and not held again",
 }
 
+_LONGEST_PATH: Final = 4096
+"""Bytes of what is written down of where an agent listens."""
+
 Log = Callable[[bytes], Awaitable[None]]
 
 
@@ -32,8 +37,8 @@ def attach_command(directory: Path, job: str) -> str:
     command = [sys.executable, str(program)] if program.suffix == ".pyz" else ["job-steps"]
     where: list[str] = []
     if directory.absolute().parent != program.parent:  # nobody would look for it there
-        with suppress(OSError):
-            where = ["--socket", (directory / "socket").read_text()]
+        with suppress(OSError, ValueError):  # a job may have put something else there
+            where = ["--socket", os.fsdecode(read_whole(directory / "socket", _LONGEST_PATH))]
     return shlex.join([*command, "attach", *where, job])
 
 

@@ -20,6 +20,7 @@ from job_steps._agent._running import Rules, prepare, remove_left_containers, ru
 from job_steps._breakpoints import Decision
 from job_steps._errors import JobStepsError
 from job_steps._messages import Job, RunMessage, RunState, VariableMessage
+from job_steps._printable import printable
 
 IDLE_TIME: Final = 3600.0
 """Seconds without a job that runs and without anybody connected, after which an agent ends."""
@@ -115,7 +116,7 @@ def _inside() -> int:
 
 
 def _complain(said: str) -> None:
-    sys.stderr.write(f"agent.pyz: {said}\n")
+    sys.stderr.write(f"agent.pyz: {printable(said)}\n")
 
 
 def _said(error: OSError | ValueError) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from job_steps._errors import JobStepsError
+from job_steps._printable import printable
 
 EXISTING = click.Path(exists=True, path_type=Path)
 FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
@@ -127,7 +128,7 @@ def _end(action: Callable[[], int]) -> None:
     try:
         status = action()
     except JobStepsError as error:
-        click.echo(f"error: {error}", err=True)
+        click.echo(f"error: {printable(str(error))}", err=True)
         status = 2
     except BrokenPipeError:
         sys.stderr.close()  # nobody reads any more, and Python would say so
