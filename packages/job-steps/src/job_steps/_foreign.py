@@ -29,7 +29,7 @@ def weight_of_tree(result: StepResult, *, levels: int, steps: int) -> int:
         if len(path) > levels:
             raise StepFailed(f"what runs in the container tells of more than {levels} levels of steps")
         weight += weight_of([each.inputs, each.env, each.outputs, each.exports, each.command])
-        weight += weight_of([each.name, each.reference, each.container, each.work_dir, each.error])
+        weight += weight_of([each.name, each.reference, each.container, each.work_dir, each.error, each.cause])
     return weight
 
 

@@ -184,6 +184,7 @@ class StepResult:
             exports={scrub(name): scrub(each) for name, each in self.exports.items()},
             command=tuple(scrub(each) for each in self.command),
             error=None if self.error is None else scrub(self.error),
+            cause=None if self.cause is None else scrub(self.cause),
             steps=tuple(each.scrubbed(scrub) for each in self.steps),
         )
 
