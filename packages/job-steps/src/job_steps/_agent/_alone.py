@@ -112,7 +112,7 @@ def remove_left(directory: Path) -> None:
     for left in islice(directory.glob("run-alone-*"), _MOST_LEFT):
         process = left.name.split("-")[2]
         if process.isdecimal() and not _lives(int(process)):
-            shutil.rmtree(left, ignore_errors=True)
+            remove_tree(left)
 
 
 def _lives(process: int) -> bool:
