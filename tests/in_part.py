@@ -64,6 +64,7 @@ LATER = (
     "tests/job_steps/test_containers.py::test_there_is_an_end_to_containers_in_containers",
     "tests/job_steps/test_containers.py::test_what_ignores_its_end_is_removed",
     "tests/job_steps/test_containers_on_docker.py",
+    "tests/job_steps/test_traces.py",
     "tests/taskscaler_gitlab/test_dependencies.py::test_a_zip_of_70000_files_is_taken",
     "tests/taskscaler_gitlab/test_router_as_a_program.py::test_the_same_conversation_through_the_router",
     "tests/taskscaler_gitlab/test_sidecars_keep_secrets.py",

@@ -17,6 +17,7 @@ from fleeting import CapacityUnavailable, ConfigError
 from fleeting.runtime import CloudCall
 from fleeting.testing import FakeCloud, FakeGroup, IncreaseFault, virtual_time
 from taskscaler import Policy, Pool, Taskscaler
+from taskscaler._parts import MOST_PARTS, Part
 from taskscaler._span import SpanContext, carried, context_in, harmless, read_context
 from taskscaler.observers import available_observers, load_observer, traces
 from taskscaler.observers._spans import of_call
@@ -286,6 +287,36 @@ async def test_a_receiver_that_is_slow_fills_a_bounded_queue(
             go_on.set()
     assert len(receiver.spans) == 12
     assert faults(caplog) == [("traces_fail", "the queue was full"), ("traces_recovered", 92)]
+
+
+async def test_steps_without_end_are_not_waited_for(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A receiver that hangs, and a job of 100,000 steps: what there is no room for is counted, and all else goes on."""
+    go_on = threading.Event()
+
+    def waits(handler: BaseHTTPRequestHandler) -> None:
+        go_on.wait(30)
+        accept(handler)
+
+    monkeypatch.setattr(traces, "FAREWELL_IN_TROUBLE", 30.0)
+    monkeypatch.setenv("OTEL_BSP_MAX_QUEUE_SIZE", "8")
+    monkeypatch.setenv("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", "4")
+    with receiving(waits) as receiver:
+        monkeypatch.setenv(ENDPOINT, receiver.url)
+        async with Traces() as follower:
+            for number in range(4):
+                follower.tracer.begin("job", number).end(number)
+            assert receiver.came.wait(30)
+            job = follower.tracer.begin("job", 1.0)
+            job.begin_try(1.0)
+            job.enter("run", 2.0)
+            job.add_parts([Part(f"step {number}", 2.0, 3.0) for number in range(100_000)], 4.0)
+            job.end(5.0)
+            assert follower.lost == MOST_PARTS + 3 - 8
+            go_on.set()
+    assert len(receiver.spans) == 12
+    assert faults(caplog)[0] == ("traces_fail", "the queue was full")
 
 
 # --- what the environment and the settings say -------------------------------------------------------------
