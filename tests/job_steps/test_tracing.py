@@ -1,5 +1,6 @@
 """How steps went, as parts of a trace."""
 
+import tracemalloc
 from itertools import count
 
 from attrs import evolve
@@ -71,6 +72,21 @@ def test_numbers_that_no_span_can_show_are_left_out() -> None:
     step = StepResult(name="a", exit_code=-LARGEST - 2, resources=used)
     (part,) = parts_of(StepResult(steps=(step,)))
     assert part.attributes == {"taskscaler.step.path": "a", "taskscaler.disk_written": LARGEST}
+
+
+def test_names_without_end_are_cut_before_they_are_joined() -> None:
+    """What an instance sends is 16 MiB at the most, and one long name may be above a thousand steps that have others."""
+    below = StepResult(name="b", steps=(StepResult(name="c", reference="r" * (1 << 20)),))
+    tree = StepResult(steps=(StepResult(name="a" * (1 << 20), steps=(below,) * 999),))
+    tracemalloc.start()
+    try:
+        parts = parts_of(tree)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert len(parts) == MOST_PARTS
+    assert max(len(str(text)) for part in parts for text in (part.name, *part.attributes.values())) <= 1024
+    assert peak < 32 << 20
 
 
 def test_of_many_steps_those_are_shown_that_say_most() -> None:

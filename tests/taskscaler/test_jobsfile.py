@@ -1,5 +1,6 @@
 """Jobs files: what a good one becomes, and what is said of a bad one."""
 
+import os
 from pathlib import Path
 from textwrap import dedent
 
@@ -49,6 +50,14 @@ def test_a_short_file_is_enough(tmp_path: Path) -> None:
     assert isinstance(file.executors["instance"], InstanceExecutor)
     assert file.autoscaler.delete_instances_on_shutdown
     assert file.report is None
+
+
+def test_a_file_may_be_called_anything(tmp_path: Path) -> None:
+    """Names of files are bytes; what jobs are known as from run to run is text."""
+    path = tmp_path / os.fsdecode(b"\xff.toml")
+    path.write_text(dedent(FLEET + JOB))
+    (job,) = read_jobs_file(path).jobs
+    assert job.spec.series.endswith("/\\udcff.toml a")
 
 
 def test_gitlab_s_keys_mean_what_they_mean_there(tmp_path: Path) -> None:

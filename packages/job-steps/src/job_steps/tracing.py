@@ -42,7 +42,7 @@ def parts_of(result: StepResult, *, most: int = MOST_PARTS) -> list[Part]:
         is_due = id(step) in to_failure
         if parent != _NOT_ONE and (is_due or len(parts) + owed < most):
             owed -= is_due
-            number, path = len(parts), f"{above}/{step.name}" if above else step.name
+            number, path = len(parts), harmless(f"{above}/{step.name}" if above else step.name)
             parts.append(_part(step, parent, path))
         else:
             left_out += 1
@@ -65,7 +65,7 @@ def _to_failure(result: StepResult) -> set[int]:
 
 
 def _part(step: StepResult, parent: int, path: str) -> Part:
-    known: dict[str, str | int | float | bool] = {"taskscaler.step.path": harmless(path)}
+    known: dict[str, str | int | float | bool] = {"taskscaler.step.path": path}
     if step.reference:
         known["taskscaler.step.function"] = harmless(step.reference)
     if step.exit_code is not None and abs(step.exit_code) <= LARGEST:

@@ -14,12 +14,24 @@ CONTEXT: Final = ("TRACEPARENT", "TRACESTATE")
 LONGEST_STATE: Final = 512
 """Characters of a ``tracestate``; longer ones are dropped, as W3C allows."""
 
+MOST_MEMBERS: Final = 32
+"""Members of a ``tracestate``; one with more is dropped, as W3C allows."""
+
 LONGEST: Final = 1024
 """Bytes of one value; longer ones are cut."""
 
+READ: Final = 4 * LONGEST
+"""Characters of a text that are looked at, of which one value is made."""
+
 _PARENT: Final = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?")
-_STATE: Final = re.compile(r"[\x20-\x7e]*")
+_MEMBER: Final = re.compile(
+    r"([a-z][a-z0-9_*/-]{0,255}|[a-z0-9][a-z0-9_*/-]{0,240}@[a-z][a-z0-9_*/-]{0,13})"
+    r"=[\x20-\x2b\x2d-\x3c\x3e-\x7e]{0,255}[\x21-\x2b\x2d-\x3c\x3e-\x7e]"
+)
+"""What a ``tracestate`` consists of: the name of a system, and what it says."""
+
 _USERINFO: Final = re.compile(r"(?<=//)[^/\s@]*@")
+_UNFINISHED: Final = re.compile(r"(?<=//)[^/\s]*\Z")
 _CAUSE: Final = re.compile(r"(?: \(|: ).*", re.DOTALL)
 
 
@@ -28,6 +40,8 @@ def harmless(text: str) -> str:
 
     Nor halves of surrogate pairs, which JSON can have, and what is sent cannot.
     """
+    if len(text) > READ:  # what stands at the end may be half of a password
+        text = f"{_UNFINISHED.sub('', text[:READ])}…"
     return one_line(_USERINFO.sub("", text).encode(errors="replace").decode(), LONGEST)
 
 
@@ -71,9 +85,17 @@ def read_context(traceparent: str | None, tracestate: str | None = "") -> SpanCo
     version, trace_id, span_id, flags, more = found.groups()
     if version == "ff" or (version == "00" and more) or not int(trace_id, 16) or not int(span_id, 16):
         return None
-    state = (tracestate or "").strip()
-    usable = len(state) <= LONGEST_STATE and _STATE.fullmatch(state)
-    return SpanContext(int(trace_id, 16), int(span_id, 16), bool(int(flags, 16) & 1), state if usable else "")
+    return SpanContext(int(trace_id, 16), int(span_id, 16), bool(int(flags, 16) & 1), _state(tracestate or ""))
+
+
+def _state(text: str) -> str:
+    """Read a ``tracestate``: all of it, or, if anything of it is wrong, nothing, as W3C has it."""
+    if len(text) > LONGEST_STATE:
+        return ""
+    members = [each for each in (member.strip(" \t") for member in text.split(",")) if each]
+    found = [_MEMBER.fullmatch(each) for each in members]
+    keys = {each[1] for each in found if each is not None}
+    return ",".join(members) if len(keys) == len(members) <= MOST_MEMBERS else ""
 
 
 def context_in(env: Mapping[str, str]) -> SpanContext | None:

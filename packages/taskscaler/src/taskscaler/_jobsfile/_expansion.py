@@ -117,7 +117,7 @@ class Expansion:
 
 def series_of(origin: str, name: str) -> str:
     """Say what a job is known as from run to run: where its file is, and what it is called there."""
-    return f"{origin} {name}" if origin else ""
+    return f"{origin} {name}".encode(errors="backslashreplace").decode() if origin else ""  # a path may be any bytes
 
 
 def job_from(
