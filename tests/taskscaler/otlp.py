@@ -85,6 +85,7 @@ class Receiver:
         """Decode a request."""
         data = gzip.decompress(body) if headers.get("content-encoding") == "gzip" else body
         assert headers["content-type"] == "application/x-protobuf"
+        assert "cookie" not in headers, "nothing is kept of what is answered"
         self.raw.append(data)
         self.headers.append(dict(headers))
         for group in ExportTraceServiceRequest.FromString(data).resource_spans:
@@ -110,6 +111,7 @@ def accept(handler: BaseHTTPRequestHandler) -> None:
     """Answer that all is well."""
     handler.send_response(200)
     handler.send_header("Content-Length", "0")
+    handler.send_header("Set-Cookie", "sticky=1")
     handler.end_headers()
 
 

@@ -196,6 +196,22 @@ def never_ends(handler: BaseHTTPRequestHandler) -> None:
         handler.wfile.write(b"x" * (1 << 16))
 
 
+def is_elsewhere(handler: BaseHTTPRequestHandler) -> None:
+    """Send to another place, at a length that nobody reads."""
+    handler.send_response(307)
+    handler.send_header("Location", "/v2/traces")
+    handler.send_header("Content-Length", str(1 << 30))
+    handler.end_headers()
+    while True:
+        handler.wfile.write(b"x" * (1 << 16))
+
+
+def is_no_server(handler: BaseHTTPRequestHandler) -> None:
+    """Answer something else than HTTP."""
+    handler.wfile.write(bytes(range(256)) * 1000)
+    handler.close_connection = True
+
+
 def hangs_up(handler: BaseHTTPRequestHandler) -> None:
     """Say nothing."""
     handler.close_connection = True
@@ -225,9 +241,11 @@ async def lease_once(follower: Traces) -> None:
     [
         (refuses, "the receiver answers 500"),
         (never_ends, "the receiver answers 400"),
+        (is_elsewhere, "the receiver answers 307, a redirect, which is not followed"),
+        (is_no_server, "ConnectionError"),
         (hangs_up, "ConnectionError"),
     ],
-    ids=["500", "huge", "hangs up"],
+    ids=["500", "huge", "elsewhere", "garbage", "hangs up"],
 )
 async def test_a_receiver_that_fails_costs_spans_alone(
     answer: Callable[[BaseHTTPRequestHandler], None],
@@ -260,6 +278,48 @@ async def test_a_receiver_that_is_not_there_is_not_waited_for(
     ((first, _), (last, lost)) = faults(caplog)
     assert (first, last) == ("traces_fail", "traces_lost")
     assert lost == follower.lost >= 4
+
+
+async def test_a_receiver_that_accepts_at_any_length_has_accepted(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody reads all of an answer that says that all is well."""
+
+    def accepts(handler: BaseHTTPRequestHandler) -> None:
+        handler.send_response(200)
+        handler.send_header("Content-Length", str(1 << 30))
+        handler.end_headers()
+        while True:
+            handler.wfile.write(b"x" * (1 << 16))
+
+    monkeypatch.setattr(traces, "FAREWELL", 30.0)
+    with receiving(accepts) as receiver:
+        monkeypatch.setenv(ENDPOINT, receiver.url)
+        await lease_once(Traces())
+    assert receiver.named("lease")
+    assert faults(caplog) == []
+
+
+async def test_a_receiver_that_never_finishes_its_answer_is_not_waited_for(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever it still says: leaving takes what it may take at the most, and what nobody has accepted is lost."""
+    go_on = threading.Event()
+
+    def drips(handler: BaseHTTPRequestHandler) -> None:
+        while not go_on.wait(0.02):
+            handler.wfile.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        accept(handler)
+
+    monkeypatch.setattr(traces, "FAREWELL", 0.05)
+    with receiving(drips) as receiver:
+        monkeypatch.setenv(ENDPOINT, receiver.url)
+        follower = Traces()
+        await lease_once(follower)
+        go_on.set()
+    assert follower.lost >= 4
+    why = "there was no time left to send the last spans"
+    assert faults(caplog) == [("traces_fail", why), ("traces_lost", follower.lost)]
 
 
 async def test_a_receiver_that_is_slow_fills_a_bounded_queue(

@@ -8,6 +8,8 @@ import logging
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from http import HTTPStatus
+from http.cookiejar import DefaultCookiePolicy
 from time import monotonic
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -71,7 +73,15 @@ def silent() -> Iterator[Said]:
 
 
 class _Session(requests.Session):
-    """Reads little of what is answered."""
+    """Reads little of what is answered, goes nowhere else, and keeps nothing."""
+
+    def __init__(self) -> None:
+        """Take no cookies: each answer may have others."""
+        super().__init__()
+        self.cookies.set_policy(DefaultCookiePolicy(allowed_domains=[]))
+
+    def get_redirect_target(self, resp: requests.Response) -> None:
+        """Find none: `requests` reads all of an answer that has one, however long, even if it is not to go there."""
 
     def request(self, *args: Any, **named: Any) -> requests.Response:  # noqa: ANN401  (as the class it derives from)
         """See `requests.Session.request`."""
@@ -81,9 +91,13 @@ class _Session(requests.Session):
         except requests.RequestException as error:
             said.why = type(error).__name__
             raise
-        if not response.ok:
+        if is_redirect := HTTPStatus.MULTIPLE_CHOICES <= response.status_code < HTTPStatus.BAD_REQUEST:
+            said.why = f"the receiver answers {response.status_code}, a redirect, which is not followed"
+        elif not response.ok:
             said.why = f"the receiver answers {response.status_code}"
         _receive(response)
+        if is_redirect:  # else the library would count the spans as accepted
+            raise requests.TooManyRedirects(said.why)
         return response
 
 
