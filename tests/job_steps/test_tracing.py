@@ -75,7 +75,7 @@ def test_numbers_that_no_span_can_show_are_left_out() -> None:
 
 
 def test_names_without_end_are_cut_before_they_are_joined() -> None:
-    """What an instance sends is 16 MiB at the most, and one long name may be above a thousand steps that have others."""
+    """An instance sends 16 MiB at the most; one long name may stand above a thousand steps."""
     below = StepResult(name="b", steps=(StepResult(name="c", reference="r" * (1 << 20)),))
     tree = StepResult(steps=(StepResult(name="a" * (1 << 20), steps=(below,) * 999),))
     tracemalloc.start()

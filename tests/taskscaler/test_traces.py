@@ -18,7 +18,7 @@ from fleeting.runtime import CloudCall
 from fleeting.testing import FakeCloud, FakeGroup, IncreaseFault, virtual_time
 from taskscaler import Policy, Pool, Taskscaler
 from taskscaler._parts import MOST_PARTS, Part
-from taskscaler._span import SpanContext, carried, context_in, harmless, read_context
+from taskscaler._span import READ, SpanContext, carried, context_in, harmless, read_context
 from taskscaler.observers import available_observers, load_observer, traces
 from taskscaler.observers._spans import of_call
 from taskscaler.observers.traces import Traces, TracesConfig
@@ -412,6 +412,33 @@ async def test_who_asks_decides_whether_a_job_is_sampled(
     assert not receiver.named("decide")  # these have no parent
 
 
+@pytest.mark.parametrize(
+    ("state", "kept"),
+    [
+        ("vendor=1, other=2,", "vendor=1,other=2"),
+        ("4tenant@vendor=a b", "4tenant@vendor=a b"),
+        (",".join(f"k{number}=v" for number in range(32)), None),
+        (",".join(f"k{number}=v" for number in range(33)), ""),
+        ("s3cret", ""),
+        ("A=s3cret", ""),
+        ("a=1,a=s3cret", ""),
+    ],
+)
+async def test_a_state_that_is_none_is_passed_over(
+    state: str, kept: str | None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What a job brings as one is neither told on nor logged unless the library can read it, which would say so."""
+    caller = read_context(CALLER.traceparent, state)
+    with receiving() as receiver:
+        monkeypatch.setenv(ENDPOINT, receiver.url)
+        async with Traces() as follower:
+            job = follower.tracer.begin("job", 1.0, parent=caller)
+            job.end(2.0)
+    assert job.context.state == (state if kept is None else kept)
+    assert len(receiver.named("job")) == 1
+    assert not caplog.records
+
+
 async def test_a_lease_is_a_part_of_the_programs_own_span(monkeypatch: pytest.MonkeyPatch) -> None:
     """A program that follows itself with OpenTelemetry finds its leases below the span that it was at."""
     own = TracerProvider(shutdown_on_exit=False).get_tracer("program")
@@ -591,6 +618,9 @@ def test_addresses_lose_their_passwords() -> None:
     assert "tok" not in shown
     assert "\n" not in shown
     assert len(shown) < 1100
+    assert harmless("x" * 5000).endswith("…")
+    for ahead in range(READ - 30, READ):  # what is not looked at begins within the address
+        assert "s3cret" not in harmless("\n" * ahead + "tcp://user:s3cret@host")
     call = CloudCall(
         pool="p", name="update", identity="docker:tcp://me:s3cret@host", plugin="fleeting_aws", began=1.0, accepted=2
     )

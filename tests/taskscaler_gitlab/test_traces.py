@@ -283,6 +283,27 @@ def test_what_gitlab_is_at_itself_is_above_its_job(trace: str, span: str) -> Non
 
 
 @pytest.mark.parametrize(
+    ("trace", "span"),
+    [
+        ("0" * 32, f"{ABOVE.span_id:016x}"),
+        (f"{ABOVE.trace_id:032x}", "0" * 16),
+        (f"{ABOVE.trace_id:032x}-{ABOVE.span_id:016x}-01-", ""),
+        (f"{ABOVE.trace_id:032x}\n", f"{ABOVE.span_id:016x}"),
+        ("f" * (1 << 20), f"{ABOVE.span_id:016x}"),
+        ("x" * 32, f"{ABOVE.span_id:016x}"),
+        ("\u0660" * 32, f"{ABOVE.span_id:016x}"),
+    ],
+    ids=["no trace", "no span", "more", "lines", "long", "letters", "digits of others"],
+)
+def test_a_job_that_is_a_part_of_nonsense_is_a_trace_by_itself(trace: str, span: str) -> None:
+    """Whether GitLab says so or the job; it can name what it is a part of, and nothing else."""
+    features = Features(tracing=Tracing(trace_id=trace, span_parent_id=span))
+    own = Variable(key="TRACEPARENT", value=f"00-{trace}-{span}-01")
+    state = Variable(key="TRACESTATE", value="a=1")
+    assert context_of(Job(id=1, token="", features=features, variables=(own, state))) is None
+
+
+@pytest.mark.parametrize(
     ("outcome", "end", "error", "result"),
     [
         (Outcome(is_success=True), End.REPORTED, "", "success"),

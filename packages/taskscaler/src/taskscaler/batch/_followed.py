@@ -89,7 +89,7 @@ class Following:
             "cicd.pipeline.run.id": batch,
         }
         if self.pipeline:
-            names["cicd.pipeline.name"] = self.pipeline
+            names["cicd.pipeline.name"] = harmless(self.pipeline)
         if job.group:
             names["taskscaler.group"] = job.group
         return names
