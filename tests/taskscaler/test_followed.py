@@ -1,20 +1,26 @@
 """The jobs of a batch as traces, over the commands that run it: which spans are the same, and which are others."""
 
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
+from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
-from attrs import define
+from attrs import define, field
 
-from taskscaler._span import Span, SpanContext
-from taskscaler._tracer import Sampling, Tracer, current
+from fleeting.errors import NameUnknown
+from taskscaler._span import Span, SpanContext, context_in
+from taskscaler._tracer import Sampling, Tracer, current, within
 from taskscaler.batch import Job
+from taskscaler.batch._addresses import Addresses
 from taskscaler.batch._events import Begun, Ended, GivenUp, Joined, RecordedEvent, Rerun, Resumed, Started
 from taskscaler.batch._followed import Following, followed_try
 from taskscaler.batch._job_state import JobState
+from taskscaler.batch._log import JobLog
+from taskscaler.batch._outliving import Outliving
 from taskscaler.batch._state import BatchState
-from taskscaler.executors import JobSpec
+from taskscaler.executors import JobOutcome, JobSpec, Verdict
 
 JOB = Job(spec=JobSpec(name="a", script="true"))
 
@@ -128,3 +134,41 @@ def test_a_job_that_is_run_once_more_is_another_span(before: list[RecordedEvent]
     later = command([*history, started(1110.0), ended(1150.0)], len(history))
     assert len(named(first, "job") + named(later, "job")) == 2
     assert named(first, "job") != named(later, "job")
+
+
+@define
+class Starting:
+    """An executor that knows of no try before it is to start it."""
+
+    told: list[SpanContext | None] = field(factory=list)
+
+    async def run(self, *_: Any, **__: Any) -> JobOutcome:  # noqa: ANN401  (as others have it)
+        """It outlives commands."""
+        raise NotImplementedError
+
+    async def start(self, job: JobSpec, _: object, *, name: str) -> None:
+        """Keep what the job is told of its trace."""
+        assert name
+        self.told.append(context_in(job.env))
+
+    async def attach(self, *_: Any, name: str, **__: Any) -> JobOutcome:  # noqa: ANN401  (as others have it)
+        """It ends at once, if it was started."""
+        if not self.told:
+            raise NameUnknown(name)
+        return JobOutcome(verdict=Verdict.SUCCEEDED, exit_code=0)
+
+    async def end(self, _: object, *, name: str) -> None:
+        """Nothing is left of it."""
+        assert name
+
+
+@pytest.mark.anyio
+async def test_a_job_that_only_the_next_command_starts_is_told_its_span(tmp_path: Path) -> None:
+    """As one is that a command starts itself: the one before had written down that it begins, and was killed."""
+    tracer = Tracer(lambda _: None, lambda *_: Sampling(is_sampled=True))
+    trace, executor = tracer.begin("job", 1.0), Starting()
+    trace.begin_try(1.0)
+    outliving = Outliving(executor, None, JOB, "try-1", tmp_path)  # type: ignore[arg-type]  # nothing asks for a slot
+    with closing(JobLog(JOB.log_limit, Addresses())) as output, within(trace):
+        await outliving.go_on(output, 0, began=0.0)
+    assert executor.told == [trace.inner]

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from taskscaler._parts import Part
 from taskscaler._span import LONGEST_STATE, Span, SpanContext, context_in, read_context
 from taskscaler._tracer import UNFINISHED, Sampling, Trace, Tracer, within
-from taskscaler.batch import Job
 from taskscaler.batch._followed import traced
 from taskscaler.executors import JobSpec
 
@@ -80,13 +79,13 @@ def test_what_runs_knows_its_span_before_it_runs() -> None:
 def test_a_job_has_no_state_beside_a_parent_that_does_not_know_it(state: str, expected: str | None) -> None:
     """The state that a job brings goes on with its trace, or, if it cannot be read, not at all."""
     mine = {"TRACEPARENT": PARENT, "TRACESTATE": state, "MINE": "1"}
-    job = Job(spec=JobSpec(name="a", script="true", env=mine))
+    spec = JobSpec(name="a", script="true", env=mine)
     tracer = Tracer(
         lambda _: None, lambda _, parent, __: Sampling(is_sampled=True, state=parent.state if parent else "")
     )
     trace = tracer.begin("job", 1, parent=context_in(mine))
     with within(trace):
-        env = traced(job).spec.env
+        env = traced(spec).env
     assert (env["MINE"], env.get("TRACESTATE")) == ("1", expected)
     assert env["TRACEPARENT"] == trace.env["TRACEPARENT"] != PARENT
 

@@ -100,7 +100,8 @@ def _state(text: str) -> str:
 
 def context_in(env: Mapping[str, str]) -> SpanContext | None:
     """Find the context that variables bring, if they do."""
-    return read_context(env.get("TRACEPARENT"), env.get("TRACESTATE"))
+    traceparent = env.get("TRACEPARENT")
+    return read_context(traceparent, env.get("TRACESTATE")) if traceparent else None
 
 
 class Span(NamedTuple):

@@ -520,6 +520,9 @@ class Tracer:
         self.surroundings: Callable[[], SpanContext | None] = lambda: None
         """What the program that asks is at, if it follows that itself."""
 
+        self.follows_alone = True
+        """Whether anything may be followed that is a part of nothing; if not, no sampler is asked about it."""
+
         self._decided: deque[tuple[float, SpanContext]] = deque(maxlen=MOST_DECISIONS)
         """The last scaling decisions, and when they were made."""
 
@@ -555,6 +558,9 @@ class Tracer:
             links: What it has to do with.
             seed: What its ids are made of, for whoever goes on with it in another process; names it among all.
         """
+        if parent is None and not self.follows_alone:
+            context = SpanContext(self._bits(128) or 1, self._bits(64) or 1, is_sampled=False)
+            return Trace(self, name, context, 0.0)
         trace_id, span_id = _ids(seed) if seed else (self._bits(128) or 1, self._bits(64) or 1)
         trace_id = trace_id if parent is None else parent.trace_id
         sampling = self.sample(trace_id, parent, name)

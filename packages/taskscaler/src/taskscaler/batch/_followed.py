@@ -1,7 +1,7 @@
 """The jobs of a batch as traces: what a job is called there, and how it and each try went. Pure, but for the tracer."""
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Final
 
 from attrs import frozen
@@ -14,6 +14,7 @@ from taskscaler.batch._job import Job
 from taskscaler.batch._job_state import JobState
 from taskscaler.batch._record import JobRecord
 from taskscaler.batch._state import BatchState
+from taskscaler.executors import JobSpec
 
 _RESULTS: Final[Mapping[JobState, str]] = {
     JobState.SUCCEEDED: "success",
@@ -42,8 +43,7 @@ class Following:
     pipeline: str = ""
     """What the batch is called."""
 
-    @contextmanager
-    def job(self, job: Job, state: BatchState, clock: Clock, *, is_kept: bool = False) -> Iterator[None]:
+    def job(self, job: Job, state: BatchState, clock: Clock, *, is_kept: bool = False) -> AbstractContextManager[None]:
         """Follow a job while the body sees it through.
 
         Its ids are made of what is written down of it: a later command goes on with the same spans. Of what the one
@@ -55,15 +55,19 @@ class Following:
             clock: Says the time.
             is_kept: Whether there is a slot for it in which its last try may run on.
         """
-        record = state[job.name]
         parent = context_in(job.spec.env) or self.parent or self.tracer.surroundings()
+        if parent is None and not self.tracer.follows_alone:
+            return within(self.tracer.begin("job"))
+        return self._job(job, state, clock, parent, is_kept=is_kept)
+
+    @contextmanager
+    def _job(
+        self, job: Job, state: BatchState, clock: Clock, parent: SpanContext | None, *, is_kept: bool
+    ) -> Iterator[None]:
+        record = state[job.name]
         begun = [each for each in record.attempts if each.started >= record.asked]
-        trace = self.tracer.begin(
-            "job",
-            record.asked if begun else None,
-            parent=parent,
-            seed=f"{state.id} {record.asked!r} {job.name}" if state.id else "",
-        )
+        seed = f"{state.id} {record.asked!r} {job.name}" if state.id else ""
+        trace = self.tracer.begin("job", record.asked if begun else None, parent=parent, seed=seed)
         if not trace.is_followed:
             with within(trace):
                 yield
@@ -135,10 +139,10 @@ def _began(record: JobRecord) -> float:
     return max(record.asked, (before[-1].ended or before[-1].started) if before else 0.0)
 
 
-def traced(job: Job) -> Job:
+def traced(spec: JobSpec) -> JobSpec:
     """Have what a job runs join the trace that the job is in; a state that could not be read belongs to none."""
     trace = current()
-    return job.with_env(trace.env, without=CONTEXT) if isinstance(trace, Trace) else job
+    return spec.with_env(trace.env, without=CONTEXT) if isinstance(trace, Trace) else spec
 
 
 def _end_of(record: JobRecord) -> tuple[str, Attributes]:

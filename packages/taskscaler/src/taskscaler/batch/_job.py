@@ -1,8 +1,7 @@
 """One job of a batch."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from copy import copy
+from collections.abc import Iterable, Sequence
 from typing import overload
 
 from attrs import field, frozen, validators
@@ -59,12 +58,6 @@ class Job:
     def name(self) -> str:
         """Its name, unique in the batch."""
         return self.spec.name
-
-    def with_env(self, env: Mapping[str, str], *, without: Collection[str] = ()) -> "Job":
-        """Give the same with other variables for what it runs; see `JobSpec.with_env`."""
-        changed = copy(self)
-        object.__setattr__(changed, "spec", self.spec.with_env(env, without=without))
-        return changed
 
 
 class LazyJobs(Sequence[Job], ABC):

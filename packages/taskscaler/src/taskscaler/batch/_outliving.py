@@ -10,6 +10,7 @@ from attrs import define, field, frozen
 
 from fleeting import ConnectError, Unreachable, Unsupported
 from fleeting.errors import NameUnknown
+from taskscaler.batch._followed import traced
 from taskscaler.batch._job import Job
 from taskscaler.batch._log import JobLog
 from taskscaler.executors import JobOutcome, Leased, Reattaches, StartsAttached
@@ -74,31 +75,32 @@ class Outliving:
 
     async def run(self, output: JobLog, logged: int) -> JobOutcome:
         """Start it and see it through; if jobs cannot outlive commands there, run it."""
+        spec = traced(self.job.spec)
         began, has_started = anyio.current_time(), False
 
         def started() -> None:
             nonlocal began, has_started
             has_started = True
-            if not self.job.spec.files:  # else the upload counts
+            if not spec.files:  # else the upload counts
                 began = anyio.current_time()
 
         try:
             if isinstance(self.executor, StartsAttached):
                 return await self.executor.start_attached(
-                    self.job.spec,
+                    spec,
                     self.lease,
                     name=self.name,
                     started=started,
                     output=output.write,
                     artifacts=self.artifacts,
                 )
-            await self.executor.start(self.job.spec, self.lease, name=self.name)
+            await self.executor.start(spec, self.lease, name=self.name)
             started()
         except Unsupported as error:
             if has_started:
                 raise
             log.info("not_detached", extra={"job": self.job.name, "why": str(error)})
-            return await self.executor.run(self.job.spec, self.lease, output=output.write, artifacts=self.artifacts)
+            return await self.executor.run(spec, self.lease, output=output.write, artifacts=self.artifacts)
         except Unreachable:
             if not has_started:
                 raise

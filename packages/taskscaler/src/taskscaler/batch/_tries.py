@@ -116,7 +116,6 @@ class Tries:
                 detached=self.outlive(job),
                 logged=output.total,
             )
-            job = traced(job)
             if await self._write_down(event, job, "begun", None if opened else open_log):
                 await self._recorded(lease, job, partial(self._run_begun, lease, job, output, unreachable))
 
@@ -210,7 +209,7 @@ class Tries:
         else:
             run = self._executors[job.executor].run
             await self._finish(
-                lease, job, output, partial(run, job.spec, lease, output=output.write, artifacts=artifacts)
+                lease, job, output, partial(run, traced(job.spec), lease, output=output.write, artifacts=artifacts)
             )
 
     async def _go_on(self, lease: Slot, job: Job, output: JobLog) -> None:

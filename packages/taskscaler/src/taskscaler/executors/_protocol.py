@@ -3,13 +3,12 @@
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager
-from copy import copy
 from enum import Enum
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
-from attrs import Attribute, evolve, field, frozen
+from attrs import Attribute, evolve, field, fields, frozen
 from attrs.validators import gt, optional
 
 from fleeting import Connection, Duration, Usage
@@ -89,10 +88,17 @@ class JobSpec:
             env: They win over those that are there.
             without: Those that are there and are to go.
         """
-        kept = {name: value for name, value in self.env.items() if name not in without}
-        changed = copy(self)
-        object.__setattr__(changed, "env", {**kept, **env})
-        return changed
+        kept = {**self.env}
+        for name in without:
+            kept.pop(name, None)
+        made, put = object.__new__(JobSpec), object.__setattr__  # `copy` takes three times as long
+        for name in _FIELDS:
+            put(made, name, getattr(self, name))
+        put(made, "env", {**kept, **env})
+        return made
+
+
+_FIELDS = tuple(each.name for each in fields(JobSpec))
 
 
 def _all_of(steps: Iterable[StepUse]) -> tuple[StepUse, ...]:
