@@ -31,6 +31,7 @@ ELSEWHERE = {
     "quickstart/measure.py": "test_quickstart.py",
     "quickstart/report.py": "test_quickstart.py",
     "scripts/count.py": "sent along by words.py",
+    "scripts/print_traces.py": "tests/taskscaler/test_traces.py",
 }
 """The others, and where they are run."""
 

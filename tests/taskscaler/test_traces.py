@@ -2,13 +2,16 @@
 
 import os
 import re
+import signal
 import subprocess
+import sys
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
+import anyio
 import pytest
 from opentelemetry import trace as api
 from opentelemetry.sdk.trace import TracerProvider
@@ -33,6 +36,8 @@ anyio_backend = virtual_time
 ENDPOINT = "OTEL_EXPORTER_OTLP_ENDPOINT"
 PHASES = ["wait", "acquire", "dial", "ready", "run", "collect"]
 CALLER = SpanContext(0x4BF92F3577B34DA6A3CE929D0E0E4736, 0x00F067AA0BA902B7, is_sampled=True, state="vendor=1")
+PRINT_TRACES = Path(__file__).parents[2] / "examples" / "scripts" / "print_traces.py"
+UNREACHED = "the connection to the receiver failed"
 SECRETS = ("s3cret-variable", "s3cret-header", "s3cret-script")
 
 JOBS = """
@@ -242,8 +247,8 @@ async def lease_once(follower: Traces) -> None:
         (refuses, "the receiver answers 500"),
         (never_ends, "the receiver answers 400"),
         (is_elsewhere, "the receiver answers 307, a redirect, which is not followed"),
-        (is_no_server, "ConnectionError"),
-        (hangs_up, "ConnectionError"),
+        (is_no_server, UNREACHED),
+        (hangs_up, UNREACHED),
     ],
     ids=["500", "huge", "elsewhere", "garbage", "hangs up"],
 )
@@ -261,6 +266,7 @@ async def test_a_receiver_that_fails_costs_spans_alone(
         follower = Traces()
         await lease_once(follower)
     assert follower.lost >= 4
+    assert follower.trouble == f"{follower.lost} spans were lost: {why}"
     assert faults(caplog) == [("traces_fail", why), ("traces_lost", follower.lost)]
 
 
@@ -377,6 +383,41 @@ async def test_steps_without_end_are_not_waited_for(
             go_on.set()
     assert len(receiver.spans) == 12
     assert faults(caplog)[0] == ("traces_fail", "the queue was full")
+
+
+# --- the receiver of the documentation -----------------------------------------------------------------------
+
+
+async def follow_one_job() -> None:
+    """Send a job whose step has failed."""
+    async with Traces() as follower:
+        job = follower.tracer.begin("job", 1.0, {"cicd.pipeline.task.name": "greet"})
+        job.begin_try(1.0)
+        job.enter("run", 2.5)
+        job.add_parts([Part("build", 2.5, 3.0), Part("lint", 2.5, 2.75, 0, error="failed")], 4.0)
+        job.end_try(4.0, "failed")
+        job.end(4.0, "failed")
+    assert not follower.lost
+
+
+@pytest.mark.slow
+def test_the_receiver_of_the_guide_prints_a_job_as_a_tree(monkeypatch: pytest.MonkeyPatch) -> None:
+    """When it has all of it: each span below what it is a part of, how long it took, and how it failed."""
+    receiver: list[str | Path] = [sys.executable, PRINT_TRACES, "0"]
+    with subprocess.Popen(receiver, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as program:
+        assert program.stdout is not None
+        monkeypatch.setenv(*program.stdout.readline().strip().split("="))
+        anyio.run(follow_one_job)
+        program.send_signal(signal.SIGINT)
+        printed, said = program.communicate(timeout=60)
+    assert (program.returncode, said) == (0, "")
+    assert printed.splitlines() == [
+        "job greet  3.000 s  failed",
+        "  try  3.000 s  failed",
+        "    run  1.500 s  failed",
+        "      build  0.500 s",
+        "        lint  0.250 s  failed",
+    ]
 
 
 # --- what the environment and the settings say -------------------------------------------------------------

@@ -419,6 +419,8 @@ class _Run:
                     if self.batch.why_given_up:
                         self.progress.say(self.batch.why_given_up)
                     display.cancel_scope.cancel()
+        if self.fleet.traces is not None and self.fleet.traces.trouble:
+            self.progress.say(f"traces: {self.fleet.traces.trouble}")
         if self.starting:  # given up before there was a fleet: no job begins, and the results say so
             await self.batch.run()
 

@@ -6,7 +6,7 @@ whoever says it once.
 
 import logging
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from http import HTTPStatus
 from http.cookiejar import DefaultCookiePolicy
@@ -31,6 +31,14 @@ TALKATIVE: Final = (
     "opentelemetry.util.re",
 )
 """Loggers of what sends, and of what reads headers, which shows those that it cannot read."""
+
+
+_TROUBLES: Final[Mapping[type[Exception], str]] = {
+    requests.exceptions.SSLError: "TLS with the receiver failed",
+    requests.Timeout: "the receiver did not answer in time",
+    requests.ConnectionError: "the connection to the receiver failed",
+}
+"""What each error of ``requests`` means; the first one that fits."""
 
 
 @define
@@ -89,7 +97,7 @@ class _Session(requests.Session):
         try:
             response = super().request(*args, **{**named, "stream": True})
         except requests.RequestException as error:
-            said.why = type(error).__name__
+            said.why = next((why for kind, why in _TROUBLES.items() if isinstance(error, kind)), type(error).__name__)
             raise
         if is_redirect := HTTPStatus.MULTIPLE_CHOICES <= response.status_code < HTTPStatus.BAD_REQUEST:
             said.why = f"the receiver answers {response.status_code}, a redirect, which is not followed"

@@ -146,6 +146,9 @@ class _Health:
     why: str = ""
     """Why they do not arrive; empty: they do."""
 
+    first: str = ""
+    """Why the first ones did not; empty: all did."""
+
     _since: int = 0
     _lock: "threading.Lock" = field(factory=threading.Lock, init=False)
 
@@ -155,6 +158,7 @@ class _Health:
             self.lost += lost
             self._since += lost
             is_news, self.why = not self.why, self.why or why
+            self.first = self.first or why
         if is_news:
             log.warning("traces_fail", extra={"why": why})
 
@@ -250,6 +254,7 @@ class Traces:
         """Where the scaler notes what happens."""
 
         self.tracer.surroundings = self._surroundings
+        self.tracer.follows_alone = self._follows_alone
         self._health = _Health()
         self._processor: BatchSpanProcessor | None = None
         self._counting: _Counting | None = None
@@ -272,6 +277,12 @@ class Traces:
     def lost(self) -> int:
         """Spans that were lost so far, because nobody took them in time."""
         return self._health.lost
+
+    @property
+    def trouble(self) -> str:
+        """What was lost so far, and why it began, for people; empty: nothing."""
+        lost, why = self._health.lost, self._health.first
+        return f"{lost} span{'s were' if lost != 1 else ' was'} lost: {why}" if lost else ""
 
     @property
     def parent(self) -> SpanContext | None:
