@@ -44,6 +44,7 @@ WITH_DOCKER = (
     "tests/taskscaler_gitlab/test_real_sidecars_in_containers.py",
     "tests/taskscaler_gitlab/test_jobs_in_containers.py",
     "tests/taskscaler_gitlab/test_steps_in_containers.py",
+    "tests/taskscaler_gitlab/test_tailored_memory.py",
 )
 """Where the tests are that need a Docker daemon, as their ids begin."""
 

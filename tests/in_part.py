@@ -70,6 +70,7 @@ LATER = (
     "tests/taskscaler_gitlab/test_sidecars_keep_secrets.py",
     "tests/taskscaler_gitlab/test_steps_in_containers.py",
     "tests/taskscaler_gitlab/test_switch_as_a_program.py",
+    "tests/taskscaler_gitlab/test_tailored_memory.py",
     f"{STORIES_OF_SIDECARS}[that is cancelled]",
     f"{STORIES_OF_SIDECARS}[that is placed again]",
     f"{STORIES_OF_SIDECARS}[that loses its sidecar]",

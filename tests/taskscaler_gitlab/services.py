@@ -14,7 +14,7 @@ from gitlab_jobs import Features, Job, JobInfo, Outcome
 from gitlab_jobs.client import GitLabClient, Reporting
 from gitlab_jobs.testing import URL, FakeGitLab
 from taskscaler import Lease, Policy, Pool, Taskscaler
-from taskscaler.executors import Executor
+from taskscaler.executors import Executor, MemoryLimit
 from taskscaler.executors.instance import InstanceConfig, InstanceExecutor
 from taskscaler.observers.metrics import Metrics
 from taskscaler.observers.traces import Traces
@@ -86,6 +86,9 @@ class Scripted:
     usage: Usage = field(default=Usage())
     """What each job has used."""
 
+    memory_limit: MemoryLimit | None = None
+    """How much memory each might have."""
+
     stages: Mapping[str, float] = field(factory=dict)
     """Seconds that the stages of each took."""
 
@@ -114,6 +117,10 @@ class Scripted:
     def usage_of(self, directory: Path) -> Usage:
         """See `Runs.usage_of`."""
         return self.usage
+
+    def memory_limit_of(self, directory: Path) -> MemoryLimit | None:
+        """See `Runs.memory_limit_of`."""
+        return self.memory_limit
 
     def stages_of(self, directory: Path) -> Mapping[str, float]:
         """See `Runs.stages_of`."""

@@ -15,6 +15,7 @@ from taskscaler_gitlab._finished import Finished, finished, keep
 from taskscaler_gitlab._keeping import Kept
 from taskscaler_gitlab._record import JobDirectory, Record, Stage, found
 from taskscaler_gitlab._system_id import system_id
+from tests.taskscaler.uses import MEMORY_LIMITS, STEP_USES
 
 WORDS = st.text(st.characters(codec="ascii", exclude_characters="\0"))
 RECORD = Record(key="gitlab/1", prefix="0123456789ab-7-aa", taken_at=1.5)
@@ -102,6 +103,8 @@ def test_a_job_that_is_over_is_known_after_a_restart(tmp_path: Path) -> None:
         cpu_time=st.none() | st.floats(0, 2e9),
         peak_memory=st.none() | st.integers(0, 2**53),
         disk_written=st.none() | st.integers(0, 2**53),
+        memory_limit=st.none() | MEMORY_LIMITS,
+        steps=st.lists(STEP_USES, max_size=3).map(tuple),
     )
 )
 def test_how_a_job_ended_is_read_as_it_was_written(how: Finished) -> None:

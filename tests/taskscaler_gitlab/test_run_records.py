@@ -7,14 +7,18 @@ from random import Random
 from typing import Any
 
 import pytest
+from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
 
 from fleeting import Usage
 from gitlab_jobs import Outcome
-from taskscaler_gitlab.runner import RecordUnreadable, has_begun, kept_log, stages_of, usage_of
+from taskscaler.executors import MemoryLimit
+from taskscaler_gitlab.runner import RecordUnreadable, has_begun, kept_log, memory_limit_of, stages_of, usage_of
 from taskscaler_gitlab.runner._record import DIRECTORY, LegRecord, Record
 from taskscaler_gitlab.runner._stages import Ended
+
+LIMIT = MemoryLimit(size=1 << 26, by="measured", why="1.2 times what 95% needed")
 
 
 def written(directory: Path) -> Path:
@@ -24,6 +28,7 @@ def written(directory: Path) -> Path:
     record.legs = [LegRecord(kind="all", name="a-7-0", began=2.5, is_over=True, why="lost")]
     record.ended, record.begun, record.sent = {3: Ended(7, is_stopped=True)}, {0, 3}, {0: "413"}
     record.usage = Usage(cpu_time=1.25, peak_memory=4096)
+    record.memory_limit = LIMIT
     record.add_time("get_sources", 1.5)
     record.add_time("get_sources", 2)
     record.outcome = Outcome(is_success=False, failure_reason="script_failure", exit_code=7)
@@ -40,6 +45,7 @@ def test_a_record_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert record.ended == {3: Ended(7, is_stopped=True)}
     assert (kept_log(tmp_path), has_begun(tmp_path)) == (70, True)
     assert usage_of(tmp_path) == Usage(cpu_time=1.25, peak_memory=4096)
+    assert memory_limit_of(tmp_path) == LIMIT
     assert stages_of(tmp_path) == {"get_sources": 3.5}
 
 
@@ -61,10 +67,24 @@ def test_a_record_without_what_the_job_has_used_is_of_an_earlier_release(tmp_pat
     """A job that it began goes on."""
     path = written(tmp_path)
     state = json.loads(path.read_text())
-    del state["usage"], state["took"]
+    del state["usage"], state["took"], state["memory_limit"]
     path.write_text(json.dumps(state))
     assert usage_of(tmp_path) == Usage()
+    assert memory_limit_of(tmp_path) is None
     assert stages_of(tmp_path) == {}
+
+
+def test_the_limit_that_counts_is_that_of_the_script_or_of_what_needed_more() -> None:
+    """A helper that brings sources has one of its own, which says nothing of the job."""
+    record = Record(path=Path())
+    record.add_limit(evolve(LIMIT, size=1), has_script=False)
+    assert record.memory_limit is None
+    record.add_limit(LIMIT, has_script=True)
+    record.add_limit(None, has_script=True)
+    record.add_limit(evolve(LIMIT, size=2), has_script=False)
+    assert record.memory_limit == LIMIT
+    record.add_limit(evolve(LIMIT, size=3, reached=True), has_script=False)
+    assert record.memory_limit == evolve(LIMIT, size=3, reached=True)
 
 
 FIGURES = st.none() | st.integers(0, 2**40)
@@ -99,10 +119,22 @@ def test_legs_add_up_in_any_order(uses: list[Usage], random: Random) -> None:
         lambda state: {**state, "ended": [[1]]},
         lambda state: {**state, "outcome": [True]},
         lambda state: {**state, "usage": ["much"]},
+        lambda state: {**state, "memory_limit": {"size": "much"}},
         lambda state: [state],
         lambda _: None,
     ],
-    ids=["later", "no version", "no legs", "other legs", "other ends", "other outcome", "other use", "list", "null"],
+    ids=[
+        "later",
+        "no version",
+        "no legs",
+        "other legs",
+        "other ends",
+        "other outcome",
+        "other use",
+        "other limit",
+        "list",
+        "null",
+    ],
 )
 @pytest.mark.parametrize("ask", [kept_log, has_begun])
 def test_a_record_of_another_release_is_one_sentence(

@@ -27,10 +27,11 @@ def uses_of(result: StepResult) -> tuple[StepUse, ...]:
     Args:
         result: Of the whole.
     """
-    return tuple(_use("/".join(path), step) for path, step in result.walk() if path and not step.steps)
+    return tuple(use_of("/".join(path), step) for path, step in result.walk() if path and not step.steps)
 
 
-def _use(path: str, step: StepResult) -> StepUse:
+def use_of(path: str, step: StepResult) -> StepUse:
+    """Say what one step has used, with those that it called; *path*: the names that lead to it."""
     took = None if step.started is None or step.ended is None else max(0.0, step.ended - step.started)
     used: Resources | None = step.resources
     if used is None:

@@ -8,8 +8,11 @@ from pathlib import Path
 from attrs import asdict, frozen
 
 from fleeting import ConfigError, Usage
-from fleeting.plugins import format_duration, make_private, one_line, structure, write_whole
+from fleeting.plugins import make_private, one_line, structure, write_whole
 from job_steps import Status, StepResult
+from job_steps.usage import use_of, uses_of
+from taskscaler.executors import MemoryLimit, StepUse
+from taskscaler.uses import in_words, limit_in_words, together, took_in_words, used_in_words
 from taskscaler_gitlab._keeping import Kept
 from taskscaler_gitlab._record import MAX_STATE, JobDirectory
 from taskscaler_gitlab._wording import as_batch, as_job, over_in_words
@@ -61,6 +64,12 @@ class Finished:
     disk_written: int | None = None
     """Bytes likewise."""
 
+    memory_limit: MemoryLimit | None = None
+    """How much memory it might have, if it had a limit."""
+
+    steps: tuple[StepUse, ...] = ()
+    """What its steps used, those that used most one by one, and the others together."""
+
     dispatched: str | None = None
     """What became of it by the rules of ``[[dispatch]]``, as a sentence without its end; None: there were none."""
 
@@ -71,7 +80,7 @@ class Finished:
 
     def encode(self) -> bytes:
         """Write it as JSON."""
-        return json.dumps({key: value for key, value in asdict(self).items() if value is not None}).encode()
+        return json.dumps({key: value for key, value in asdict(self).items() if value not in (None, [])}).encode()
 
     @classmethod
     def decode(cls, data: bytes) -> "Finished":
@@ -159,6 +168,8 @@ class FinishedJob:
         return (
             ended,
             *([how.dispatched] if how.dispatched else ()),
+            *([f"its memory limit was {limit_in_words(how.memory_limit)}"] if how.memory_limit is not None else ()),
+            *(f"steps, {line}" if not number else line for number, line in enumerate(where_it_went(how.steps))),
             *(steps_in_words(result) if result is not None else ()),
         )
 
@@ -169,9 +180,12 @@ class FinishedJob:
 
 
 def steps_in_words(result: StepResult) -> Iterator[str]:
-    """Say how the steps of a job went, the first ones of very many."""
+    """Say how the steps of a job went, and what they used, the first ones of very many."""
+    whole = together(uses_of(result))
     for path, each in islice(result.walk(), 1, _MOST_STEPS + 1):
-        took = "" if each.started is None or each.ended is None else f" in {format_duration(each.ended - each.started)}"
+        use = use_of("/".join(path), each)
+        time, used = took_in_words(use, whole), used_in_words(use, whole)
+        took = f" in {time}" if time else ""
         match each.status:
             case Status.SUCCESS:
                 how = f"succeeded{took}"
@@ -183,7 +197,12 @@ def steps_in_words(result: StepResult) -> Iterator[str]:
                 how = f"was cancelled{took}"
             case _:
                 how = "did not end"
-        yield f"step {'/'.join(path)} {how}"
+        yield f"step {use.path} {how}{f'; it used {used}' if used else ''}"
+
+
+def where_it_went(steps: Sequence[StepUse]) -> Sequence[str]:
+    """Say which of many steps cost most; of few, each is told anyway."""
+    return in_words(steps) if any(step.count > 1 for step in steps) else ()
 
 
 def keep(directory: JobDirectory, how: Finished) -> FinishedJob:

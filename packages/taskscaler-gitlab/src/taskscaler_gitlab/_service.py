@@ -709,6 +709,8 @@ class RunnerService:
             self._meter.job_ended(work.record.failure_reason or "" if how.state != "succeeded" else "", ran)
             if isinstance(work, Work):
                 self._meter.stages_ended(work.stages)
+        if isinstance(work, Work) and (uses := self._scaler.use_meter) is not None:
+            uses.ended(work.usage, limit=work.memory_limit, steps=work.steps)
         directory = JobDirectory(self.directory / "jobs" / name)
         try:
             self._finished[name] = await to_thread.run_sync(keep, directory, how)

@@ -9,6 +9,7 @@ from attrs import frozen
 from fleeting import Usage
 from fleeting.plugins import one_line, span
 from gitlab_jobs import End, shorten
+from taskscaler.uses import dearest
 from taskscaler_gitlab._finished import Finished
 from taskscaler_gitlab._record import Stage
 from taskscaler_gitlab._wording import as_batch, as_job, over_in_words
@@ -119,6 +120,8 @@ class JobView:
             cpu_time=self._usage.cpu_time,
             peak_memory=self._usage.peak_memory,
             disk_written=self._usage.disk_written,
+            memory_limit=work.memory_limit if isinstance(work, Work) else None,
+            steps=dearest(work.steps) if isinstance(work, Work) else (),
             dispatched=work.record.dispatched or None,
         )
 

@@ -16,15 +16,27 @@ from fleeting.errors import CommandLost, NameUnknown, SystemRefused
 from fleeting.plugins import one_line
 from gitlab_jobs import End, Job, Outcome, Phase, Report, Trace
 from gitlab_jobs.client import GitLabClient, Reporting, reporting
+from job_steps.usage import uses_of
 from taskscaler import Lease, LeaseLost, NoCapacity, Taskscaler
-from taskscaler.executors import Executor
+from taskscaler.executors import Executor, MemoryLimit, StepUse
 from taskscaler.tracing import SpanContext
 from taskscaler.tracing import Trace as JobTrace
+from taskscaler.uses import possible_steps, possible_usage
 from taskscaler_gitlab._gate import Gate
 from taskscaler_gitlab._record import JobDirectory, Record, Stage
 from taskscaler_gitlab._settings import RunnerSettings
 from taskscaler_gitlab._traces import Follows, followed_try
-from taskscaler_gitlab.runner import RecordUnreadable, abandon, has_begun, kept_log, run_job, stages_of, usage_of
+from taskscaler_gitlab.runner import (
+    RecordUnreadable,
+    abandon,
+    has_begun,
+    kept_log,
+    memory_limit_of,
+    run_job,
+    stages_of,
+    usage_of,
+)
+from taskscaler_gitlab.runner._record import read_results
 
 FAREWELL = 10.0
 """Seconds that a job which is ended by us has to be ended on its instance."""
@@ -75,6 +87,10 @@ class Runs(Protocol):
         """What it has used."""
         ...
 
+    def memory_limit_of(self, directory: Path) -> MemoryLimit | None:
+        """How much memory it might have."""
+        ...
+
     def stages_of(self, directory: Path) -> Mapping[str, float]:
         """How many seconds each of its stages took, by GitLab's names."""
         ...
@@ -88,6 +104,7 @@ class OwnRuns:
     kept_log = staticmethod(kept_log)
     has_begun = staticmethod(has_begun)
     usage_of = staticmethod(usage_of)
+    memory_limit_of = staticmethod(memory_limit_of)
     stages_of = staticmethod(stages_of)
 
 
@@ -227,6 +244,12 @@ class Work:
 
     usage: Usage = field(default=Usage(), init=False)
     """What it has used on its instances, as far as that is known, once it has ended."""
+
+    memory_limit: MemoryLimit | None = field(default=None, init=False)
+    """How much memory it might have, as far as that is known, once it has ended."""
+
+    steps: Sequence[StepUse] = field(factory=tuple, init=False)
+    """What each of its steps has used, as far as that is known, once it has ended."""
 
     stages: Mapping[str, float] = field(factory=dict, init=False)
     """Seconds that each of its stages took, by GitLab's names, as far as that is known, once it has ended."""
@@ -409,8 +432,12 @@ class Work:
     async def _look_up(self) -> None:
         """Learn what it has used, and when; of a job whose files cannot be read, nothing is known."""
         runs, place = self.shop.runs, self.directory.path
+        seconds = self.shop.clock.now() - self.record.taken_at
+        if (result := await to_thread.run_sync(read_results, self.directory.results)) is not None:
+            self.steps = possible_steps(uses_of(result), seconds)
         with suppress(RecordUnreadable, OSError):
-            self.usage = await to_thread.run_sync(runs.usage_of, place)
+            self.usage = possible_usage(await to_thread.run_sync(runs.usage_of, place), seconds)
+            self.memory_limit = await to_thread.run_sync(runs.memory_limit_of, place)
             self.stages = await to_thread.run_sync(runs.stages_of, place)
 
     async def _outcome(self, report: Reporting) -> Outcome:

@@ -159,6 +159,11 @@ def _bound(name: str, seconds: float) -> float:
     return _BOUNDS[name](max(0.0, seconds) + _SLACK)
 
 
+def limit_in_words(limit: MemoryLimit) -> str:
+    """Say how much memory a job might have, what set that, and whether it was too little."""
+    return f"{in_units(limit.size)}{f', {limit.why}' if limit.why else ''}{'; it needed more' if limit.reached else ''}"
+
+
 def together(steps: Iterable[StepUse], *, path: str = "") -> StepUse:
     """Add up what several have used, one after the other: of memory, the most that any had."""
     each = [*steps]
@@ -198,15 +203,20 @@ def dearest(steps: Sequence[StepUse], most: int = MOST_STEPS) -> tuple[StepUse, 
     if len(steps) <= most and all(step.path for step in steps[:-1]):
         return tuple(steps)
     named = [number for number, step in enumerate(steps) if step.path]
-    ranks = [
-        [number for number in nlargest(most, named, key=lambda at: measure(steps[at]) or 0) if measure(steps[number])]
-        for measure in _MEASURES
-    ]
+    ranks = [_rank(steps, named, measure, most) for measure in _MEASURES]
     kept = dict.fromkeys(number for rank in zip_longest(*ranks) for number in rank if number is not None)
     chosen = sorted([*kept][: most - 1])
     left = set(range(len(steps))) - set(chosen)
     others = (together(steps[number] for number in left),) if left else ()
     return (*(steps[number] for number in chosen), *others)
+
+
+def _rank(
+    steps: Sequence[StepUse], named: Sequence[int], measure: Callable[[StepUse], float | None], most: int
+) -> Sequence[int]:
+    """Number those that used most by one measure; of those that used as much, those that took longest."""
+    used = [number for number in named if measure(steps[number])]
+    return nlargest(most, used, key=lambda number: (measure(steps[number]), steps[number].duration or 0.0))
 
 
 def by_path(steps: Iterable[StepUse]) -> Sequence[StepUse]:
@@ -232,18 +242,28 @@ def _line(step: StepUse, whole: StepUse) -> str:
 
 
 def _account(step: StepUse, whole: StepUse | None = None) -> str:
-    shares = (None, None) if whole is None or whole.count == step.count else (whole.duration, whole.cpu_time)
-    took = None if step.duration is None else f"{span(step.duration)}{_share(step.duration, shares[0])}"
-    cpu = None if step.cpu_time is None else f"{span(step.cpu_time)} of CPU{_share(step.cpu_time, shares[1])}"
-    read = None if step.disk_read is None else f"{in_units(step.disk_read)} read"
-    parts = (
-        took,
-        cpu,
-        Usage(peak_memory=step.peak_memory).account,
-        read,
-        Usage(disk_written=step.disk_written).account,
-    )
+    parts = (took_in_words(step, whole), used_in_words(step, whole))
     return ", ".join(filter(None, parts)) or "nothing is known"
+
+
+def took_in_words(step: StepUse, whole: StepUse | None = None) -> str:
+    """Say how long a step took, and which share of the whole that is, if it is not all; empty: it is not known."""
+    if step.duration is None:
+        return ""
+    return f"{span(step.duration)}{_share(step.duration, _duration_of(whole, step))}"
+
+
+def used_in_words(step: StepUse, whole: StepUse | None = None) -> str:
+    """Say what a step has used, with the share of the CPU time, if it is not all; empty: nothing is known."""
+    whole_cpu = None if whole is None or whole.count == step.count else whole.cpu_time
+    cpu = None if step.cpu_time is None else f"{span(step.cpu_time)} of CPU{_share(step.cpu_time, whole_cpu)}"
+    read = None if step.disk_read is None else f"{in_units(step.disk_read)} read"
+    peak, written = Usage(peak_memory=step.peak_memory).account, Usage(disk_written=step.disk_written).account
+    return ", ".join(filter(None, (cpu, peak, read, written)))
+
+
+def _duration_of(whole: StepUse | None, step: StepUse) -> float | None:
+    return None if whole is None or whole.count == step.count else whole.duration
 
 
 def _share(part: float, whole: float | None) -> str:

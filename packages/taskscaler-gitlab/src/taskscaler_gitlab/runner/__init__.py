@@ -2,7 +2,17 @@
 
 from taskscaler_gitlab.runner._errors import RecordUnreadable
 from taskscaler_gitlab.runner._features import features
-from taskscaler_gitlab.runner._record import has_begun, kept_log, stages_of, usage_of
+from taskscaler_gitlab.runner._record import has_begun, kept_log, memory_limit_of, stages_of, usage_of
 from taskscaler_gitlab.runner._run import abandon, run_job
 
-__all__ = ["RecordUnreadable", "abandon", "features", "has_begun", "kept_log", "run_job", "stages_of", "usage_of"]
+__all__ = [
+    "RecordUnreadable",
+    "abandon",
+    "features",
+    "has_begun",
+    "kept_log",
+    "memory_limit_of",
+    "run_job",
+    "stages_of",
+    "usage_of",
+]

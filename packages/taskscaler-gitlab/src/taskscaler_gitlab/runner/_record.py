@@ -17,6 +17,7 @@ from fleeting import Usage
 from fleeting.plugins import make_private, open_private, write_whole
 from gitlab_jobs import Outcome
 from job_steps import ResultInvalid, StepResult
+from taskscaler.executors import MemoryLimit
 from taskscaler_gitlab.runner._errors import RecordUnreadable
 from taskscaler_gitlab.runner._options import shown
 from taskscaler_gitlab.runner._stages import Ended
@@ -137,6 +138,9 @@ class Record:
     usage: Usage = field(default=Usage())
     """What the legs that are over have used, all together."""
 
+    memory_limit: MemoryLimit | None = None
+    """How much memory the leg with the job's script might have; or one, that needed more."""
+
     took: dict[str, float] = field(factory=dict)
     """Seconds that each stage of those that are over took, by GitLab's names."""
 
@@ -153,6 +157,11 @@ class Record:
             peak_memory=_together(max, self.usage.peak_memory, usage.peak_memory),
             disk_written=_together(sum, self.usage.disk_written, usage.disk_written),
         )
+
+    def add_limit(self, limit: MemoryLimit | None, *, has_script: bool) -> None:
+        """Note how much memory a leg might have: of the one with the script, and of one that needed more."""
+        if limit is not None and (has_script or limit.reached):
+            self.memory_limit = limit
 
     def add_time(self, stage: str, seconds: float) -> None:
         """Note that a stage took so long, or so much longer."""
@@ -193,6 +202,7 @@ class Record:
             "has_uploaded": self.has_uploaded,
             "said": self.said,
             "usage": astuple(self.usage),
+            "memory_limit": None if self.memory_limit is None else asdict(self.memory_limit),
             "took": self.took,
             "steps_in": None if self.steps_in is None else astuple(self.steps_in),
             "outcome": _outcome_as_json(self.outcome),
@@ -259,6 +269,11 @@ def usage_of(directory: Path) -> Usage:
     return Record.load(directory).usage
 
 
+def memory_limit_of(directory: Path) -> MemoryLimit | None:
+    """Say how much memory a job might have, if it had a limit; blocks. Raises as `Record.load`."""
+    return Record.load(directory).memory_limit
+
+
 def stages_of(directory: Path) -> Mapping[str, float]:
     """Say how many seconds each stage of a job has taken, by GitLab's names; blocks. Raises as `Record.load`."""
     return Record.load(directory).took
@@ -282,6 +297,7 @@ def _read(path: Path, state: Mapping[str, Any]) -> Record:
         ended={number: Ended(code, is_stopped=is_stopped) for number, code, is_stopped in state["ended"]},
         begun=set(state["begun"]),
         usage=_usage(*state.get("usage", (None, None, None))),  # earlier releases did not know
+        memory_limit=MemoryLimit.read(state.get("memory_limit")),
         took={str(stage): float(seconds) for stage, seconds in state.get("took", {}).items()},
         steps_in=None if (found := state.get("steps_in")) is None else StepsSpan(int(found[0]), *map(float, found[1:])),
         outcome=_outcome(state["outcome"]),

@@ -362,6 +362,7 @@ class _Run:
         record.log_size = self.reporting.report.trace.size
         leg.is_over = True
         record.add_usage(outcome.usage)
+        record.add_limit(outcome.memory_limit, has_script=Leg(leg.kind).has_script)
         if stages[-1].number not in ended and not record.is_canceled:
             leg.is_timed_out = outcome.verdict is Verdict.TIMED_OUT
             leg.is_lost = not leg.is_timed_out
@@ -417,6 +418,9 @@ class _Run:
         else:
             why = outcome.why if leg.is_lost else ""
         leg.why = self._log.masked(why)
+        limit, has_failed = outcome.memory_limit, outcome.verdict is Verdict.FAILED
+        if limit is not None and limit.reached and has_failed and not leg.is_lost:  # else the log's last line says it
+            self.record.said.append(self._log.masked(_talk.warning(f"the job {outcome.why}")))
         rest = (each for each in outcome.warnings if each != why)
         self.record.said += (self._log.masked(_talk.warning(each)) for each in rest)
 

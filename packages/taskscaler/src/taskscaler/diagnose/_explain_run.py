@@ -7,10 +7,10 @@ from operator import itemgetter
 
 from attrs import asdict, frozen
 
-from fleeting.plugins import in_units, span
+from fleeting.plugins import span
 from taskscaler._observe import GONE, DecisionEvent
 from taskscaler._recorded_run import Progress, RecordedInstance, RecordedRun
-from taskscaler._uses import MemoryLimit, StepUse, in_words
+from taskscaler._uses import StepUse, in_words, limit_in_words
 from taskscaler._wording import counted, enumerated, iso, used_in_words
 from taskscaler.batch import Attempt, Ended, JobRecord, JobState, Resumed, Started
 from taskscaler.batch._graph import lacking
@@ -334,7 +334,7 @@ class JobExplanation(RunAnswer):
         for number, attempt in enumerate(self.job.attempts, 1):
             yield f"try {number}", self._on_try(attempt)
             if attempt.memory_limit is not None:
-                yield "memory limit", _limit_in_words(attempt.memory_limit)
+                yield "memory limit", limit_in_words(attempt.memory_limit)
             yield from (("steps", line) for line in in_words(used.get(number, ())))
         if self.job.state is JobState.QUEUED and not self._rests:
             yield from self._why_waiting()
@@ -487,10 +487,6 @@ def explain_instance_of(run: RecordedRun, name: str, at: float) -> InstanceOfRun
         NotRecorded: None of that name was recorded.
     """
     return InstanceOfRun(run=run, instance=run.instance(name), at=at)
-
-
-def _limit_in_words(limit: MemoryLimit) -> str:
-    return f"{in_units(limit.size)}{f', {limit.why}' if limit.why else ''}{'; it needed more' if limit.reached else ''}"
 
 
 def _job_dict(job: JobRecord, steps: Mapping[int, Sequence[StepUse]] | None = None) -> dict[str, object]:
