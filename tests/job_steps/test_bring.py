@@ -30,7 +30,7 @@ from job_steps.client import (
 from tests.fleeting import detached_commands
 from tests.fleeting.local_agents import POLL
 from tests.fleeting.sshd import dialled, sshd
-from tests.job_steps.agents import PATIENCE, agent, log_of, log_until
+from tests.job_steps.agents import PATIENCE, agent, end_agents, log_of, log_until
 
 pytestmark = pytest.mark.anyio
 
@@ -48,8 +48,7 @@ async def _instance(connect: Connect, directory: Path, placed: Path | None) -> A
             try:
                 yield connection
             finally:
-                for command in await connection.list_detached():
-                    await connection.kill(command.name)
+                await end_agents(connection)
 
 
 @pytest.fixture(params=[detached_commands.connected, detached_commands.connected_over_ssh], ids=["local", "ssh"])
@@ -248,9 +247,7 @@ async def test_a_connection_that_dies_costs_nothing(tmp_path: Path, placed: Path
             heard += await log_of(client, "1", len(heard))
             assert heard.partition(b"begun\n")[2] == b"".join(b"%d\n" % each for each in range(1, 3001))
             await client.close("1")
-            assert isinstance(connection, PosixConnection)
-            for command in await connection.list_detached():
-                await connection.kill(command.name)
+            await end_agents(connection)
 
 
 async def test_a_time_limit_is_the_agents_to_keep(local: PosixConnection, tmp_path: Path) -> None:
@@ -348,6 +345,33 @@ async def test_an_agent_ends_once_nobody_needs_it_and_its_jobs_wait_for_the_next
     assert (await local.attach(started.name, output=Collector("output"))).ok
     async with bring_agent(local) as agent:
         assert await log_of(agent.client, "1") == log
+
+
+async def test_a_job_is_found_with_the_agent_of_another_policy(local: PosixConnection, tmp_path: Path) -> None:
+    """It is started again with its own policy, which it applies, if it was killed; not with another one."""
+    strict, lax = b'{"scripts": false, "allowed_paths": ["*"]}', b'{"timeout": 3600}'
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "step.yml").write_text("{}\n---\nexec: {command: [sleep, '1000']}\n")
+    asked = RunRequest(id="a/b", steps="- {name: a, step: ./a}", work_dir=str(tmp_path))
+    async with bring_agent(local, policy=strict) as agent:
+        await agent.client.run(asked)
+    async with bring_agent(local, policy=lax, job="a/b") as found:
+        assert (found.socket, (await found.client.status("a/b")).state) == (agent.socket, RunState.RUNNING)
+    for policy, job in ((lax, "a"), (b"", "")):
+        async with bring_agent(local, policy=policy, job=job) as other:
+            assert (other.socket != agent.socket, await other.client.statuses()) == (True, [])
+    await end_agents(local)
+    async with bring_agent(local, policy=lax, job="a/b") as found:
+        assert RunState((await found.client.status("a/b")).state).is_over
+        with pytest.raises(CallFailed, match="the policy's scripts refuses"):
+            await found.client.run(_script("echo", directory=tmp_path))
+    await end_agents(local)
+    kept = Path(local.detached_directory).parent.glob(".job-steps/*/run-*/policy")
+    (written,) = [each for each in kept if each.read_bytes() == strict]
+    written.write_bytes(lax)
+    with pytest.raises(AgentError, match=r"cannot be started again: .*/policy is not its policy any more"):
+        async with bring_agent(local, policy=lax, job="a/b"):
+            pass
 
 
 async def test_an_agent_that_is_told_to_end_loses_its_jobs(placed: Path, tmp_path: Path) -> None:

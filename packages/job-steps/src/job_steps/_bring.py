@@ -3,11 +3,15 @@
 On the instance is nothing but ``.job-steps`` in the user's home, or in the directory of an instance that has one of its
 own: for each version the zipapp, its modules, compiled, and a directory for each of its agents, which differ by the
 policy that they apply.
+
+A job stays where it was started. A manager that comes back with another version or another policy has another agent for
+new jobs, which does not know it: so whoever is after a job names it, and speaks to the agent that has it.
 """
 
 import hashlib
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
+from pathlib import Path
 from typing import Final, NoReturn
 
 import anyio
@@ -17,8 +21,10 @@ from fleeting import ConnectError, Connection, Unsupported
 from fleeting.connectors import PosixConnection, ReportsSystem, RunsDetached
 from fleeting.errors import CommandLost, NameTaken, NameUnknown
 from fleeting.plugins import one_line
+from job_steps._agent._job import directory_of
 from job_steps._agent_errors import AgentError
-from job_steps._call_errors import CallError
+from job_steps._call_errors import CallError, CallFailed
+from job_steps._call_status import Code
 from job_steps._client import StepRunnerClient, step_runner
 from job_steps._zipapp import zipapp
 
@@ -52,14 +58,40 @@ shift 2
 """Where a version is, by the directory that has it, or none for the home, and by its name."""
 
 _LOOK: Final = f"""{_AT}
+name=$1
+if [ -n "$2" ] && [ ! -f "$at/$name/jobs/$2/job.json" ]; then
+    for each in "${{at%/*}}"/*/run*/jobs/"$2"/job.json; do
+        [ -f "$each" ] || continue
+        each=${{each%/jobs/*}}
+        name=${{each##*/}}
+        at=${{each%/*}}
+        break
+    done
+fi
 {{ read -r python < "$at/python"; }} 2>/dev/null && [ -f "$at/agent.pyz" ] || {{ echo "lacks $at"; exit; }}
 socket= process=
-[ ! -f "$at/$1/process" ] || read -r process < "$at/$1/process"
+[ ! -f "$at/$name/process" ] || read -r process < "$at/$name/process"
 case $process in '' | *[!0-9]*) ;; *) kill -CONT "$process" 2>/dev/null ;; esac
-[ ! -f "$at/$1/socket" ] || read -r socket < "$at/$1/socket"
-printf '%s\\n' "has $at" "$python" "$socket"
+[ ! -f "$at/$name/socket" ] || read -r socket < "$at/$name/socket"
+printf '%s\\n' "has $at" "$python" "$socket" "$name"
 """
-"""Say what is there of a version, and of its agent of a name, which goes on if a job has stopped it."""
+"""Say what is there of a version, and of its agent of a name, or of the one that has a job, if another one has. That
+agent goes on if a job has stopped it."""
+
+_KEPT_JOBS: Final = f"""{_AT}
+for each in "${{at%/*}}"/*/run*/jobs/"$1"*/job.json; do
+    each=${{each%/job.json}}
+    printf '%s\\n' "${{each##*/}}"
+done
+"""
+"""Name the jobs that agents keep, of all versions, by how they begin; or something with an asterisk."""
+
+_MOST_KEPT: Final = 10_000
+"""Names of jobs that are looked at."""
+
+_SHOW: Final = """
+[ ! -f "$1" ] || cat "$1"
+"""
 
 _PLACE: Final = f"""{_AT}
 umask 077
@@ -137,7 +169,12 @@ async def place_agent(connection: Connection, *, pythons: Sequence[str] = PYTHON
 
 @asynccontextmanager
 async def bring_agent(
-    connection: Connection, *, policy: bytes = b"", pythons: Sequence[str] = PYTHONS, idle_time: float = 3600.0
+    connection: Connection,
+    *,
+    policy: bytes = b"",
+    pythons: Sequence[str] = PYTHONS,
+    idle_time: float = 3600.0,
+    job: str = "",
 ) -> AsyncIterator[Agent]:
     """Reach the agent of an instance, which is placed and started there if it is not; leaving lets it run on.
 
@@ -147,26 +184,41 @@ async def bring_agent(
         pythons: As for `place_agent`.
         idle_time: Seconds without a running job and without anybody connected, after which an agent that is started now
             ends.
+        job: The id of a job. If another agent has it, of whatever version and policy, that one is reached, and started
+            again with its own policy if it has ended; empty: the agent for new jobs is.
 
     Raises:
         AgentError: The instance cannot have it, or it has ended as soon as it was started.
         ConnectError: As the connection says.
     """
     _check(connection)
-    name = f"run-{hashlib.sha256(policy).hexdigest()[:16]}" if policy else "run"
-    placed = await _place(connection, name, pythons)
-    socket = placed.socket
-    if not (socket and await _answers(connection, socket)):
-        if not isinstance(connection, RunsDetached):
-            raise AgentError("the agent has to outlive the connection, which this protocol has no way to do; use SSH")
-        starter = _Starter(connection, connection, placed, name, policy, idle_time)
-        socket = ""
-        with anyio.move_on_after(START_TIMEOUT):
-            socket = await starter.started()
-        if not socket:
-            raise AgentError(f"the agent has not answered within {START_TIMEOUT:g} s of its start on the instance")
+    name = _name_of(policy)
+    placed = await _place(connection, name, pythons, job)
+    socket = ""
+    if (placed.version, placed.name) != (zipapp().name, name):
+        socket = await _running(connection, placed, None, idle_time)
+        if not await _has(connection, socket, job):
+            placed, socket = await _place(connection, name, pythons), ""
+    if not socket:
+        socket = await _running(connection, placed, policy, idle_time)
     async with reach(connection, socket) as client:
         yield Agent(client, socket)
+
+
+async def kept_jobs(connection: Connection, beginning: str) -> Sequence[str]:
+    """Name the jobs that agents of an instance keep, of whatever version and policy, whether these run or not.
+
+    Args:
+        connection: To the instance.
+        beginning: How the names begin, in letters, digits and hyphens.
+
+    Raises:
+        ConnectError: As the connection says.
+    """
+    command = ("/bin/sh", "-c", _KEPT_JOBS, "sh", _base_of(connection), zipapp().name, beginning)
+    listed = await connection.run(command)
+    lines = listed.stdout.decode(errors="replace").splitlines()
+    return [line for line in lines if line.startswith(beginning)][:_MOST_KEPT]
 
 
 @asynccontextmanager
@@ -193,6 +245,24 @@ class _Placed:
     socket: str
     """Where its agent has listened last; empty if it never has."""
 
+    name: str
+    """Of that agent, among those of its version."""
+
+    @property
+    def directory(self) -> str:
+        """Of the version."""
+        return self.agent.path.rpartition("/")[0]
+
+    @property
+    def version(self) -> str:
+        """By its name."""
+        return self.directory.rpartition("/")[2]
+
+
+def _base_of(connection: Connection) -> str:
+    """The directory that agents are in; empty for the user's home."""
+    return connection.detached_directory.rpartition("/")[0] if isinstance(connection, PosixConnection) else ""
+
 
 def _check(connection: Connection) -> None:
     """Raises AgentError if no agent can run there."""
@@ -200,42 +270,99 @@ def _check(connection: Connection) -> None:
         raise AgentError("the agent needs a POSIX system, and the instance runs Windows; use another executor there")
 
 
-async def _place(connection: Connection, name: str, pythons: Sequence[str]) -> _Placed:
-    """Look what is on the instance, and place what is missing; *name* is that of an agent."""
+async def _place(connection: Connection, name: str, pythons: Sequence[str], job: str = "") -> _Placed:
+    """Look what is on the instance, and place what is missing.
+
+    Args:
+        connection: To the instance.
+        name: Of an agent.
+        pythons: As for `place_agent`.
+        job: Whose agent is wanted if another one has it.
+    """
     with anyio.move_on_after(PLACE_TIMEOUT):
-        return await _place_patiently(connection, name, pythons)
+        return await _place_patiently(connection, name, pythons, job)
     raise AgentError(
         f"the agent was not placed on the instance within {PLACE_TIMEOUT:g} s; its shell hangs, or its link"
     )
 
 
-async def _place_patiently(connection: Connection, name: str, pythons: Sequence[str]) -> _Placed:
+async def _place_patiently(connection: Connection, name: str, pythons: Sequence[str], job: str) -> _Placed:
     """See `_place`."""
-    agent, base = zipapp(), ""
-    if isinstance(connection, PosixConnection):
-        base = connection.detached_directory.rpartition("/")[0]
+    agent = zipapp()
     for _ in range(2):
-        looked = await connection.run(("/bin/sh", "-c", _LOOK, "sh", base, agent.name, name))
-        lines = looked.stdout.decode(errors="surrogateescape").splitlines()
-        at = next((index for index, line in enumerate(lines) if line.startswith(("has /", "lacks /"))), None)
-        if not looked.ok or at is None:
-            _refused("looked for", looked.stderr or b"the instance's shell says nothing")
-        word, _, directory = lines[at].partition(" ")
-        if word == "has":
-            python, socket, *_ = *lines[at + 1 : at + 3], "", ""
-            if not python:
-                _refused("looked for", b"the instance's shell does not say which Python it has")
-            return _Placed(PlacedAgent(f"{directory}/agent.pyz", python), socket)
-        command = ("/bin/sh", "-c", _PLACE, "sh", base, agent.name, str(len(agent.data)), *pythons)
-        placed = await connection.run(command, stdin=agent.data)
-        if not placed.ok:
-            _refused("placed on the instance", placed.stderr)
+        directory, placed = await _look(connection, agent.name, name, job)
+        if placed is not None:
+            return placed
+        if directory.rpartition("/")[2] != agent.name:
+            raise AgentError(f"the agent that has the job cannot be reached: {directory} on the instance is not whole")
+        base, size = _base_of(connection), str(len(agent.data))
+        command = ("/bin/sh", "-c", _PLACE, "sh", base, agent.name, size, *pythons)
+        done = await connection.run(command, stdin=agent.data)
+        if not done.ok:
+            _refused("placed on the instance", done.stderr)
     raise AgentError("the agent is not where it was placed; something removes .job-steps on the instance")
+
+
+async def _look(connection: Connection, version: str, name: str, job: str = "") -> tuple[str, _Placed | None]:
+    """Look for an agent; returns the directory of its version, and what is there, if that is whole."""
+    kept = directory_of(Path(), job).name if job else ""
+    looked = await connection.run(("/bin/sh", "-c", _LOOK, "sh", _base_of(connection), version, name, kept))
+    lines = looked.stdout.decode(errors="surrogateescape").splitlines()
+    at = next((index for index, line in enumerate(lines) if line.startswith(("has /", "lacks /"))), None)
+    if not looked.ok or at is None:
+        _refused("looked for", looked.stderr or b"the instance's shell says nothing")
+    word, _, directory = lines[at].partition(" ")
+    if word == "lacks":
+        return directory, None
+    python, socket, found, *_ = *lines[at + 1 : at + 4], "", "", ""
+    if not python:
+        _refused("looked for", b"the instance's shell does not say which Python it has")
+    return directory, _Placed(PlacedAgent(f"{directory}/agent.pyz", python), socket, found)
+
+
+def _name_of(policy: bytes) -> str:
+    """What an agent is called that applies a policy."""
+    return f"run-{hashlib.sha256(policy).hexdigest()[:16]}" if policy else "run"
+
+
+async def _policy_of(connection: Connection, placed: _Placed) -> bytes:
+    """Read what an agent applies that somebody else has started: its name says whether that is unchanged."""
+    if placed.name == _name_of(b""):
+        return b""
+    path = f"{placed.directory}/{placed.name}/policy"
+    shown = await connection.run(("/bin/sh", "-c", _SHOW, "sh", path))
+    if _name_of(shown.stdout) != placed.name:
+        raise AgentError(f"the agent that has the job cannot be started again: {path} is not its policy any more")
+    return shown.stdout
 
 
 def _refused(what: str, said: bytes) -> NoReturn:
     lines = said.decode(errors="replace").strip().splitlines() or ["its shell says nothing"]
     raise AgentError(f"the agent cannot be {what}: {one_line(lines[-1])[:_SAID]}")
+
+
+async def _has(connection: Connection, socket: str, job: str) -> bool:
+    """Whether an agent knows a job."""
+    async with reach(connection, socket) as client:
+        try:
+            await client.status(job)
+        except CallFailed as failed:
+            if failed.code is not Code.NOT_FOUND:
+                raise
+            return False
+    return True
+
+
+async def _running(connection: Connection, placed: _Placed, policy: bytes | None, idle_time: float) -> str:
+    """Where an agent listens, which is started unless it runs; without a policy that is given, with its own."""
+    if placed.socket and await _answers(connection, placed.socket):
+        return placed.socket
+    if not isinstance(connection, RunsDetached):
+        raise AgentError("the agent has to outlive the connection, which this protocol has no way to do; use SSH")
+    with anyio.move_on_after(START_TIMEOUT):
+        own = await _policy_of(connection, placed) if policy is None else policy
+        return await _Starter(connection, connection, placed, own, idle_time).started()
+    raise AgentError(f"the agent has not answered within {START_TIMEOUT:g} s of its start on the instance")
 
 
 async def _answers(connection: Connection, socket: str) -> bool:
@@ -255,32 +382,31 @@ class _Starter:
     connection: Connection
     detaching: RunsDetached
     placed: _Placed
-    name: str
     policy: bytes
     idle_time: float
 
     async def started(self) -> str:
         """Start it, unless it runs; returns the socket at which it answers."""
-        directory, _, _ = self.placed.agent.path.rpartition("/")
-        detached = f"job-steps-{directory.rpartition('/')[2]}-{self.name}"
+        placed = self.placed
+        detached = f"job-steps-{placed.version}-{placed.name}"
         while True:
-            is_ours = await self._start(detached, directory)
+            is_ours = await self._start(detached)
             attached = _Attached(self.connection, self.detaching, detached)
             if socket := await attached.socket():
                 return socket
             if attached.exit_status == _OTHER_LISTENS:
-                looked = await _place(self.connection, self.name, ())
-                if looked.socket and await _answers(self.connection, looked.socket):
+                _, looked = await _look(self.connection, placed.version, placed.name)
+                if looked and looked.socket and await _answers(self.connection, looked.socket):
                     return looked.socket
             elif is_ours and attached.exit_status:
                 raise AgentError(f"the agent has ended on the instance: {attached.last_words}")
             with suppress(ConnectError):  # someone else has started it again meanwhile
                 await self.detaching.forget(detached)
 
-    async def _start(self, detached: str, directory: str) -> bool:
+    async def _start(self, detached: str) -> bool:
         """Whether it was not started before, as far as anybody remembers."""
         options = ("--idle-time", f"{self.idle_time:g}", *(("--policy", "-") if self.policy else ()))
-        command = ("/bin/sh", "-c", _SERVE, "sh", directory, self.name, *options)
+        command = ("/bin/sh", "-c", _SERVE, "sh", self.placed.directory, self.placed.name, *options)
         try:
             await self.detaching.start(detached, command, stdin=self.policy or None, keep=_KEPT_OUTPUT)
         except NameTaken:

@@ -66,9 +66,10 @@ def main(arguments: Sequence[str], zipapp: str = "") -> int:  # noqa: PLR0911  (
             return _attach(given)
         if given.command == "inside":
             return _inside()
-        rules = Rules.of(_policies(given.policy), Path(zipapp) if zipapp else None)
+        policy = None if given.policy is None else _read(Path("/dev/stdin" if given.policy == "-" else given.policy))
+        rules = Rules.of(_policies(given.policy, policy), Path(zipapp) if zipapp else None)
         if given.command == "serve":
-            return anyio.run(_serve, given.directory.absolute(), rules, given.idle_time)
+            return anyio.run(_serve, given.directory.absolute(), rules, policy or b"", given.idle_time)
         return anyio.run(_run, _with(_request(given.request), given.environment), rules, given.results)
     except (OSError, ValueError) as error:
         _complain(_said(error))
@@ -123,7 +124,7 @@ def _said(error: OSError | ValueError) -> str:
     return f"{error.filename}: {error.strerror}" if isinstance(error, OSError) and error.filename else str(error)
 
 
-async def _serve(directory: Path, rules: Rules, idle_time: float) -> int:
+async def _serve(directory: Path, rules: Rules, policy: bytes, idle_time: float) -> int:
     """Serve until nobody has wanted anything for a while, or somebody ends it."""
     from job_steps._agent._directory import Lock, remove_old_versions, write_whole
     from job_steps._agent._job import now
@@ -138,6 +139,9 @@ async def _serve(directory: Path, rules: Rules, idle_time: float) -> int:
         _complain(f"another agent has {directory}")
         return OTHER_LISTENS
     make_way()
+    if policy:
+        with suppress(OSError):  # a full disk: then nobody can start it again who does not know the policy
+            write_whole(directory / "policy", policy)
     path = socket_path(directory)
 
     def ready() -> None:
@@ -310,23 +314,31 @@ def _variable(path: Path, one: object) -> VariableMessage:
     return VariableMessage(**one)
 
 
-def _policies(named: str | None) -> Sequence[Mapping[str, Any]]:
-    """The machine's, if it has one, and the one that was named."""
-    found = [] if named is None else [_json(Path("/dev/stdin" if named == "-" else named))]
+def _policies(name: str | None, policy: bytes | None) -> Sequence[Mapping[str, Any]]:
+    """The machine's, if it has one, and the one that was given, which is called so."""
+    found = [] if policy is None else [_parsed(policy, str(name))]
     return [_json(MACHINES_POLICY), *found] if MACHINES_POLICY.exists() else found
 
 
 def _json(path: Path) -> Mapping[str, Any]:
+    return _parsed(_read(path), str(path))
+
+
+def _read(path: Path) -> bytes:
     with path.open("rb") as file:
         data = file.read(_LONGEST_FILE + 1)
     if len(data) > _LONGEST_FILE:
         raise ValueError(f"{path}: more than {_LONGEST_FILE >> 20} MiB")
+    return data
+
+
+def _parsed(data: bytes, name: str) -> Mapping[str, Any]:
     try:
         found = json.loads(data)
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path}: not JSON: {error}") from None
+        raise ValueError(f"{name}: not JSON: {error}") from None
     if not isinstance(found, dict):
-        raise ValueError(f"{path}: expected an object")
+        raise ValueError(f"{name}: expected an object")
     return found
 
 

@@ -182,13 +182,14 @@ class StepsExecutor:
                 raise Unsupported(f"{lease.instance} runs Windows; use the executor instance there")
             if not isinstance(connection, RunsDetached):
                 raise Unsupported(f"the connection to {lease.instance} cannot detach commands; use SSH")
+            place = Place(self._runs.manager[:SHORT], lease.instance, lease.slot, "steps")
             with reported(lease.instance):
-                async with service(connection, self._config, lease.instance) as client:
+                async with service(connection, self._config, lease.instance, place.name_of(name)) as client:
                     yield There(
                         connection=connection,
                         client=client,
                         lease=lease,
-                        place=Place(self._runs.manager[:SHORT], lease.instance, lease.slot, "steps"),
+                        place=place,
                         unit=name,
                         base=self._config.base,
                         runs=self._runs,
@@ -198,7 +199,7 @@ class StepsExecutor:
     async def _start(self, there: There, job: JobSpec, steps: StepsOfJob) -> None:
         enter_phase("ready")
         if (slot := (there.place.instance, there.place.slot)) not in self._looked_at:
-            await there.end_leftovers()
+            await there.end_leftovers(self._config)
             self._looked_at.add(slot)
         patience = max(PREPARE_TIMEOUT, (job.timeout or math.inf) if job.files else 0)
         with anyio.move_on_after(patience) as scope:

@@ -13,6 +13,7 @@ from fleeting import ConnectError, Connection, Unreachable, Unsupported
 from fleeting.connectors import RunsDetached
 from fleeting.errors import NameTaken
 from job_steps import JobStepsError
+from job_steps._bring import kept_jobs
 from job_steps._policy import Policy, as_mapping
 from job_steps.client import CallFailed, ConnectionLost, StepRunnerClient, bring_agent, step_runner
 from job_steps.executor._config import StepsConfig
@@ -47,19 +48,27 @@ exec "$1" serve "$2"
 
 
 @asynccontextmanager
-async def service(connection: Connection, config: StepsConfig, instance: str) -> AsyncIterator[StepRunnerClient]:
+async def service(
+    connection: Connection, config: StepsConfig, instance: str, job: str
+) -> AsyncIterator[StepRunnerClient]:
     """Reach what runs steps on an instance; it is placed and started there if it is not.
+
+    Args:
+        connection: To the instance.
+        config: What is said of it.
+        instance: What it is called.
+        job: The id of a job. An agent that has it is reached, whatever version, policy or `step_runner` is set by now.
 
     Raises:
         Unreachable: The connection is dead.
         ConnectError: It cannot run there.
     """
     with reported(instance):
-        if config.step_runner is not None:
+        if config.step_runner is not None and job not in await kept_jobs(connection, job):
             async with _step_runner(connection, config.step_runner, instance) as client:
                 yield client
         else:
-            async with bring_agent(connection, policy=written(config.policy.policy)) as agent:
+            async with bring_agent(connection, policy=written(config.policy.policy), job=job) as agent:
                 yield agent.client
 
 

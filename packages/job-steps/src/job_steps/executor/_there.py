@@ -1,6 +1,7 @@
 """What there is of one try at a job on its instance: a directory, and the job of the service that runs steps."""
 
 import json
+import logging
 import tempfile
 from collections.abc import Mapping
 from functools import partial
@@ -11,19 +12,24 @@ from typing import Final
 from anyio import to_thread
 from attrs import frozen
 
-from fleeting import Completed, Connection
+from fleeting import Completed, ConnectError, Connection, Unreachable
 from fleeting.archives import ArchiveRefused
 from fleeting.connectors import Sink
 from fleeting.errors import CommandLost, NameUnknown
 from fleeting.plugins import make_private
 from job_steps import ResultInvalid, StepResult
+from job_steps._bring import kept_jobs
 from job_steps._removing import remove_tree
 from job_steps.client import CallFailed, Cause, Code, JobStatus, RunRequest, StepRunnerClient
+from job_steps.executor._config import StepsConfig
 from job_steps.executor._list import FILE, StepsOfJob
 from job_steps.executor._outcome import outcome_of
+from job_steps.executor._service import service
 from taskscaler.executors import JobOutcome, JobSpec, Leased, directories, enter_phase
 from taskscaler.executors.artifacts import fetch, without_artifacts
 from taskscaler.executors.runs import Place, Runs
+
+log = logging.getLogger("job_steps.executor")
 
 RESULTS: Final = "step-results.json"
 """The file with the tree of results among the job's artifacts, as GitLab's step-runner calls it."""
@@ -153,20 +159,36 @@ class There:
         await self.client.close(self.name)
         return await directories.remove(self.connection, [self.directory])
 
-    async def end_leftovers(self) -> None:
+    async def end_leftovers(self, config: StepsConfig) -> None:
         """End and remove what is not needed any more in the slot, and on the machine."""
         running = {each.id: not each.state.is_over for each in islice(await self.client.statuses(), _MOST_NAMES)}
         listed = await self.connection.run(("/bin/sh", "-c", _LIST, "sh", self.base, self.place.kind))
         names = listed.stdout.decode(errors="replace").splitlines()[:_MOST_NAMES]
-        found = dict.fromkeys((*running, *names))
+        kept = await kept_jobs(self.connection, f"{self.place.kind}-")
+        found = dict.fromkeys((*running, *names, *kept))
         over = (
             name
             for name in found
             if name != self.name and self.place.is_over(name, runs=running.get(name, False), is_held=self.runs.is_held)
         )
         for name in islice(over, MOST_LEFTOVERS):
-            await self.client.close(name)
+            if name in running or name not in kept:
+                await self.client.close(name)
+            elif not await self._close_elsewhere(name, config):
+                continue
             await directories.remove(self.connection, [f"{self.base}/{name}"])
+
+    async def _close_elsewhere(self, name: str, config: StepsConfig) -> bool:
+        """Close a job of an agent that an earlier version or policy has led to; returns whether that could be done."""
+        try:
+            async with service(self.connection, config, self.place.instance, name) as client:
+                await client.close(name)
+        except Unreachable:
+            raise
+        except ConnectError as error:  # one that cannot be started any more is no reason to run nothing here
+            log.warning("try_left", extra={"try": name, "error": str(error)})
+            return False
+        return True
 
     async def _status(self) -> JobStatus | None:
         """How the service's job is; None if it knows none."""
