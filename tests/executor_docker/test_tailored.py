@@ -2,20 +2,30 @@
 
 import math
 import stat
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
+from typing import Any
 
+import anyio
 import pytest
 from attrs import evolve
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from executor_docker import DockerConfig, TailorMemory
+from executor_docker import DockerConfig, DockerOptions, TailorMemory
 from executor_docker import _memory as memory_module
 from executor_docker._memory import Memory
-from executor_docker._script import around
+from executor_docker._owner import Unit
+from executor_docker._rules import admit
+from executor_docker._script import Report, around, read_report
+from executor_docker._sizes import LARGEST_SIZE
 from executor_docker._tailored import ENOUGH, MARGIN, REMEMBERED, Run, need_of, remembering, tailor
-from fleeting import ConfigError
+from executor_docker._work import Work
+from fleeting import ConfigError, Connection
 from fleeting.plugins import structure
+from fleeting_docker_engine import ContainerState
+from taskscaler.executors import JobOutcome, JobSpec, MemoryLimit
+from tests.taskscaler.leased import Slot
 
 MIB = 1 << 20
 SIZES = st.integers(6 * MIB, 2**34)
@@ -98,7 +108,25 @@ def test_a_job_that_always_needs_the_same_is_killed_a_few_times_and_then_never(
         assert killed == count
 
 
+@given(runs=RUNS, need=SIZES, usual=st.none() | SIZES, bounds=BOUNDS)
+def test_a_history_that_was_spoilt_costs_a_job_one_run(
+    runs: list[Run], need: int, usual: int | None, bounds: list[int]
+) -> None:
+    """By runs that needed next to nothing, such as those of a change that left out what takes memory."""
+    least, most = bounds
+    start = min(most, usual or most)
+    need = min(need, most)
+    known = [evolve(run, limit=min(run.limit, most)) for run in runs]
+    killed = 0
+    for turn in range(2 * REMEMBERED):
+        limit = tailor(known, usual=usual, least=least, most=most).memory
+        killed += need > limit
+        known = [*remembering(known, Run(unit=f"t{turn}", peak=min(need, limit), limit=limit, killed=need > limit))]
+    assert killed <= 1 + max(0, math.ceil(math.log2(need / start)))
+
+
 TWENTY = "1.2 times the 2 MiB that 95% of the last 20 runs needed, but at least 8 MiB"
+USUAL_AGAIN = "more than the 8 MiB at which an earlier run was killed"
 KILLED = "twice the 200 MiB at which an earlier run was killed, but at most 256 MiB"
 
 
@@ -111,6 +139,7 @@ KILLED = "twice the 200 MiB at which an earlier run was killed, but at most 256 
         ([(2, 64, False)] * 25, f"Memory limit: 8 MiB ({TWENTY})"),
         ([(64, 64, True)], "Memory limit: 128 MiB (twice the 64 MiB at which an earlier run was killed)"),
         ([(200, 200, True)], f"Memory limit: 256 MiB ({KILLED})"),
+        ([*[(2, 64, False)] * 9, (8, 8, True)], f"Memory limit: 64 MiB ({USUAL_AGAIN})"),
     ],
 )
 def test_a_job_s_log_says_what_its_limit_is_and_why(runs: list[tuple[int, int, bool]], said: str) -> None:
@@ -152,6 +181,65 @@ def test_what_is_remembered_survives_and_is_ours_alone(tmp_path: Path) -> None:
     assert kept.runs(series) == runs[:1]
 
 
+@pytest.mark.anyio
+async def test_a_process_that_hangs_while_it_notes_something_holds_no_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The job is told of; once the other has gone on, runs are noted again."""
+    kept, run = Memory(tmp_path / "memory"), Run(unit="1", peak=1, limit=2, killed=False)
+    assert await kept.keep("job 0", run) == ""
+    with monkeypatch.context() as hasty:
+        hasty.setattr(memory_module, "PATIENCE", 0.05)
+        with kept._locked():
+            why = await Memory(tmp_path / "memory").keep("job", run)
+    assert why == f"another process has had {tmp_path}/memory locked for 0.05 s; it may hang"
+    async with anyio.create_task_group() as tasks:
+        for number in range(10):
+            tasks.start_soon(kept.keep, f"job {number % 2}", evolve(run, unit=f"later {number}"))
+    assert sum(len(kept.runs(f"job {number}")) for number in range(2)) == 11
+
+
+def worked(code: int, report: Report, *, limit: int) -> tuple[JobOutcome, Run | None]:
+    """What became of a job, and what is remembered of it."""
+    config = DockerConfig(image="busybox")
+    engine: Any = None
+    job = JobSpec(name="job", script="x")
+    work = Work(config, engine, admit(config, DockerOptions()), job, Unit(id="u", labels={}), Slot("i-1", _nowhere))
+    work._limit = limit
+    return work.outcome(code, ContainerState(Running=False, OOMKilled=False, ExitCode=code), report), work._needed
+
+
+def test_who_is_killed_for_what_others_have_taken_gets_no_more_memory() -> None:
+    """A job beside it may fill the instance: its own limit was not reached, and would be doubled again and again."""
+    whole = {"is_complete": True, "is_whole": True}
+    said = (
+        b"\ntaskscaler ended 137\ntaskscaler memory 4096\ntaskscaler oom 0\ntaskscaler oom_kill 1\ntaskscaler whole 1\n"
+    )
+    outcome, remembered = worked(137, read_report(said), limit=MIB)
+    assert "the instance had no memory left" in outcome.why
+    assert outcome.memory_limit == MemoryLimit(size=MIB, by="usual", why="", reached=False)
+    assert remembered is None
+    outcome, remembered = worked(0, read_report(said), limit=MIB)
+    assert outcome.warnings == ("processes of the job were killed because the instance had no memory left",)
+    assert remembered is None
+    for hits in (None, 1):  # with the first control groups, nobody knows
+        outcome, remembered = worked(137, Report(killed_for_memory=1, hits_of_limit=hits, **whole), limit=MIB)
+        assert "it needed more memory than its 1 MiB and was killed" in outcome.why
+        assert remembered == Run(unit="u", peak=0, limit=MIB, killed=True)
+
+
+@pytest.mark.parametrize(("limit", "peak"), [(MIB, MIB), (0, LARGEST_SIZE)])
+def test_no_job_has_needed_more_than_it_can_have(limit: int, peak: int) -> None:
+    """It can say so: then all that is known of its runs could not be read any more."""
+    report = read_report(b"taskscaler ended 0\ntaskscaler memory 9999999999999999999\ntaskscaler whole 1\n")
+    _, remembered = worked(0, report, limit=limit)
+    assert remembered == Run(unit="u", peak=peak, limit=limit, killed=False)
+
+
+def _nowhere() -> AbstractAsyncContextManager[Connection]:
+    raise AssertionError("nobody dials")
+
+
 def test_no_more_jobs_are_remembered_than_there_is_room_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The last ones stay."""
     monkeypatch.setattr(memory_module, "MOST_JOBS", 20)
@@ -168,6 +256,8 @@ def test_no_more_jobs_are_remembered_than_there_is_room_for(tmp_path: Path, monk
         ({"memory": "2g", "tailor_memory": {"max": "1g"}}, "a max in tailor_memory of at least memory, 2 GiB"),
         ({"tailor_memory": {"max": "32m"}}, "a min that is no more than max"),
         ({"tailor_memory": {"max": "1g", "min": "1m"}}, "at least 6m"),
+        ({"memory": "9" * 400 + "g"}, 'a size such as "512m" or "2g"'),
+        ({"tailor_memory": {"max": "9999999t"}}, 'a size such as "512m" or "2g"'),
         ({"tailor_memory": {"max": "lots"}}, 'a size such as "512m" or "2g"'),
         ({"tailor_memory": {}}, "max"),
     ],

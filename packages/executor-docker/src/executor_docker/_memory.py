@@ -12,8 +12,11 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final
 
+import anyio
+from anyio import to_thread
 from attrs import asdict, define
 
+from executor_docker._sizes import LARGEST_SIZE
 from executor_docker._tailored import Run, remembering
 from fleeting.plugins import make_private, open_private, write_whole
 
@@ -23,15 +26,18 @@ MOST_JOBS: Final = 4096
 LARGEST: Final = 1 << 16
 """Bytes of a file that are read: twenty runs take a twentieth of it."""
 
-LARGEST_SIZE: Final = 1 << 62
-"""Bytes that a run can have needed: more is a mistake."""
+PATIENCE: Final = 20.0
+"""Seconds for which a job waits for another process that is noting something: that may have been stopped."""
+
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.01, 0.5
+"""Seconds between two tries."""
 
 _ENDING: Final = ".json"
 
 
 @define(eq=False)
 class Memory:
-    """Runs of jobs, in a directory that is made when the first is noted. All methods block shortly."""
+    """Runs of jobs, in a directory that is made when the first is noted. All methods but `keep` block shortly."""
 
     directory: Path
 
@@ -48,6 +54,7 @@ class Memory:
         """Remember a run; noting it again changes nothing.
 
         Raises:
+            BlockingIOError: Another process, or another thread, is noting something; try again.
             OSError: It cannot be written.
         """
         make_private(self.directory)
@@ -59,6 +66,22 @@ class Memory:
             runs = [asdict(each) for each in remembering(known, run)]
             write_whole(path, json.dumps({"series": series, "runs": runs}).encode())
 
+    async def keep(self, series: str, run: Run) -> str:
+        """Note a run, as soon as nobody else is noting one; returns why that could not be, empty if it could."""
+        pause = _FIRST_PAUSE
+        with anyio.move_on_after(PATIENCE):
+            while True:
+                try:
+                    await to_thread.run_sync(self.note, series, run)
+                except BlockingIOError:
+                    await anyio.sleep(pause)
+                    pause = min(2 * pause, _LONGEST_PAUSE)
+                except OSError as error:
+                    return str(error)
+                else:
+                    return ""
+        return f"another process has had {self.directory} locked for {PATIENCE:g} s; it may hang"
+
     def _file(self, series: str) -> Path:
         return self.directory / f"{sha256(series.encode(errors='surrogatepass')).hexdigest()[:32]}{_ENDING}"
 
@@ -66,7 +89,7 @@ class Memory:
     def _locked(self) -> Iterator[None]:
         lock = open_private(self.directory / "lock", os.O_RDWR | os.O_CREAT)
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             yield
         finally:
             os.close(lock)

@@ -88,7 +88,10 @@ class Report:
     """Whether nothing of it is missing."""
 
     killed_for_memory: int = 0
-    """So many of its processes."""
+    """So many of its processes, for whatever lack of memory."""
+
+    hits_of_limit: int | None = None
+    """How often it has run into its own limit so that something had to be killed; None: nobody knows."""
 
 
 def read_report(data: bytes) -> Report:
@@ -102,6 +105,7 @@ def read_report(data: bytes) -> Report:
         is_complete="ended" in found,
         is_whole="whole" in found,
         killed_for_memory=found.get("oom_kill", 0),
+        hits_of_limit=found.get("oom"),
     )
 
 

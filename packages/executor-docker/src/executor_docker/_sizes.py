@@ -1,8 +1,12 @@
 """Sizes as Docker writes them. Pure."""
 
 import re
+from typing import Final
 
 import attrs
+
+LARGEST_SIZE: Final = 1 << 62
+"""Bytes that are no size any more: daemons count in 63 bits."""
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)([bkmgt]?)", flags=re.IGNORECASE)
 _UNITS = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
@@ -15,9 +19,10 @@ def size_of(text: str) -> int:
         ValueError: It is none.
     """
     found = _SIZE.fullmatch(text)
-    if not found:
+    size = float(found[1]) * _UNITS[found[2].lower()] if found else LARGEST_SIZE
+    if not size < LARGEST_SIZE:
         raise ValueError('a size such as "512m" or "2g"')
-    return int(float(found[1]) * _UNITS[found[2].lower()])
+    return int(size)
 
 
 def is_size(_: object, __: "attrs.Attribute[str | None]", value: str | None) -> None:

@@ -45,7 +45,7 @@ class Run:
     """Bytes that it might have; 0: as much as there was."""
 
     killed: bool
-    """Whether it, or a process of its, was killed for lack of memory."""
+    """Whether it, or a process of its, was killed because it had reached that limit."""
 
 
 @frozen(kw_only=True)
@@ -92,19 +92,22 @@ def tailor(runs: Sequence[Run], *, usual: int | None, least: int, most: int) -> 
     runs = runs[-REMEMBERED:]
     start = min(most, usual or most)
     too_little = max((run.limit for run in runs if run.killed), default=0)
+    raised = max(2 * too_little, start) if too_little else 0  # what was measured has misled: not below the usual limit
     need = need_of(runs)
     measured = start if need is None else math.ceil(need * MARGIN / _WHOLE) * _WHOLE
-    ceiling = min(most, max(start, 2 * too_little, *(run.limit for run in runs), 0))
-    memory = min(max(measured, 2 * too_little, least), ceiling)
-    if too_little and 2 * too_little >= measured:
-        by, why = KILLED, f"twice the {in_words(too_little)} at which an earlier run was killed"
+    ceiling = min(most, max(start, raised, *(run.limit for run in runs), 0))
+    memory = min(max(measured, raised, least), ceiling)
+    if too_little and raised >= measured:
+        doubled = raised == 2 * too_little
+        by, how = KILLED, "at which an earlier run was killed"
+        why = f"twice the {in_words(too_little)} {how}" if doubled else f"more than the {in_words(too_little)} {how}"
     elif need is not None:
         known = sum(not run.killed for run in runs)
         by, why = MEASURED, f"{MARGIN} times the {in_words(need)} that 95% of the last {known} runs needed"
     else:
         return Tailored(memory=start)
-    if memory < max(measured, 2 * too_little):
+    if memory < max(measured, raised):
         why += f", but at most {in_words(memory)}"
-    elif memory > max(measured, 2 * too_little):
+    elif memory > max(measured, raised):
         why += f", but at least {in_words(memory)}"
     return Tailored(memory=memory, by=by, why=why)

@@ -15,11 +15,11 @@ from executor_docker._artifacts import fetch
 from executor_docker._bodies import Place, job_container
 from executor_docker._config import DockerConfig
 from executor_docker._errors import reported
-from executor_docker._memory import LARGEST_SIZE, Memory
+from executor_docker._memory import Memory
 from executor_docker._owner import LIMITED_BY, LIMITED_WHY, Unit
 from executor_docker._rules import Admitted
 from executor_docker._script import BY_SIGNAL, DIRECTORY, NOT_EXECUTABLE, NOT_FOUND, PATH, Report
-from executor_docker._sizes import in_words
+from executor_docker._sizes import LARGEST_SIZE, in_words
 from executor_docker._tailored import KILLED, MEASURED, USUAL, Run, Tailored, tailor
 from executor_docker._users import ids_of
 from fleeting import Usage
@@ -150,10 +150,8 @@ class Work:
         """Note what this run needed, for the next one."""
         if self.memory is None or self._needed is None or not self.job.series:
             return
-        try:
-            await to_thread.run_sync(self.memory.note, self.job.series, self._needed)
-        except OSError as error:
-            self._warnings.append(f"how much memory the job needed could not be noted: {error}")
+        if why := await self.memory.keep(self.job.series, self._needed):
+            self._warnings.append(f"how much memory the job needed could not be noted: {why}")
 
     async def _make_container(self, image: _images.Image, place: Place, caches: _caches.Caches) -> None:
         """Make the job's container of the image as it is now, with all that it needs to start."""
@@ -234,19 +232,23 @@ class Work:
     def outcome(self, code: int, state: ContainerState, report: Report) -> JobOutcome:
         """Say how it ended by itself."""
         killed = bool(report.killed_for_memory or state.is_out_of_memory)
-        if killed or (code == 0 and report.peak_memory is not None):  # what failed early may not have needed all
-            peak = report.peak_memory or 0
-            self._needed = Run(unit=self.unit.id, peak=peak, limit=self._limit, killed=killed)
-        limit = self._memory_limit(reached=killed)
+        reached = killed and report.hits_of_limit != 0  # else, it was killed for what others on the instance had
+        if reached or (code == 0 and not killed and report.peak_memory is not None):  # what failed may not show it all
+            peak = min(
+                report.peak_memory or 0, self._limit or LARGEST_SIZE
+            )  # more than it can have is a job's own word
+            self._needed = Run(unit=self.unit.id, peak=peak, limit=self._limit, killed=reached)
+        limit = self._memory_limit(reached=reached)
         if code == 0:
-            warnings = ("processes of the job were killed because it had no memory left",) if killed else ()
+            who = "it" if reached else "the instance"
+            warnings = (f"processes of the job were killed because {who} had no memory left",) if killed else ()
             return _with_use(
                 JobOutcome(verdict=Verdict.SUCCEEDED, exit_code=0, warnings=warnings, memory_limit=limit), report
             )
         if code in (NOT_FOUND, NOT_EXECUTABLE) and not report.is_complete:
             why = f"the command /bin/sh was not found in the image {self.admitted.image}; use one that has a shell"
         else:
-            why = self._out_of_memory(code) if killed else _exited(code)
+            why = self._out_of_memory(code) if reached else _short_of_memory(code) if killed else _exited(code)
         return _with_use(JobOutcome(verdict=Verdict.FAILED, exit_code=code, why=why, memory_limit=limit), report)
 
     def _memory_limit(self, *, reached: bool = False) -> MemoryLimit | None:
@@ -296,6 +298,13 @@ class Work:
 def _with_use(outcome: JobOutcome, report: Report) -> JobOutcome:
     return outcome.with_usage(
         Usage(cpu_time=report.cpu_time, peak_memory=report.peak_memory, disk_written=report.disk_written)
+    )
+
+
+def _short_of_memory(code: int) -> str:
+    return (
+        f"exited with {code}: the instance had no memory left, and processes of the job were killed, which had not"
+        " reached its limit; lower memory of the instance's jobs, or their number"
     )
 
 
