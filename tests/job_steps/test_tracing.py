@@ -3,11 +3,13 @@
 import tracemalloc
 from itertools import count
 
+import pytest
 from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
 
 from job_steps import Resources, Status, StepResult
+from job_steps._results import LOST, OUT_OF_MEMORY
 from job_steps.tracing import LARGEST, parts_of
 from taskscaler.tracing import MOST_PARTS
 
@@ -59,6 +61,21 @@ def test_steps_are_parts_of_what_calls_them() -> None:
         "taskscaler.disk_written": 8,
     }
     assert parts[4].attributes == {"taskscaler.step.path": "build/link", "process.exit.code": 7}
+
+
+@pytest.mark.parametrize(
+    ("status", "cause", "error"),
+    [
+        (Status.FAILURE, OUT_OF_MEMORY, "out_of_memory"),
+        (Status.FAILURE, LOST, "lost"),
+        (Status.FAILURE, SECRET, "failed"),
+        (Status.SUCCESS, None, ""),
+    ],
+)
+def test_a_cause_says_more_than_that_a_step_has_failed(status: Status, cause: str | None, error: str) -> None:
+    """If it is one that is known: an instance may say anything."""
+    (part,) = parts_of(StepResult(steps=(StepResult(name="a", status=status, cause=cause),)))
+    assert part.error == error
 
 
 def test_nothing_shows_what_a_step_was_given_or_said() -> None:

@@ -7,7 +7,7 @@ from collections import deque
 from math import isfinite
 from typing import Final
 
-from job_steps._results import Resources, Status, StepResult
+from job_steps._results import LOST, OUT_OF_MEMORY, Resources, Status, StepResult
 from taskscaler.tracing import MOST_PARTS, Attributes, Part, harmless
 
 LARGEST: Final = 2**63 - 1
@@ -22,6 +22,9 @@ _ERRORS: Final = {
     Status.CANCELLED: "cancelled",
     Status.RUNNING: "unfinished",
 }
+
+_CAUSES: Final = frozenset({OUT_OF_MEMORY, LOST})
+"""Of a failure, if they are known: they say more than that it is one. An instance may name any other."""
 
 
 def parts_of(result: StepResult, *, most: int = MOST_PARTS) -> list[Part]:
@@ -73,7 +76,8 @@ def _part(step: StepResult, parent: int, path: str) -> Part:
     if step.resources is not None:
         known |= _used(step.resources)
     name = harmless(step.name) or "step"
-    return Part(name, step.started, step.ended, parent, known, _ERRORS[step.status])
+    error = step.cause if step.cause in _CAUSES else _ERRORS[step.status]
+    return Part(name, step.started, step.ended, parent, known, error)
 
 
 def _used(used: Resources) -> Attributes:
