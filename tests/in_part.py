@@ -59,6 +59,7 @@ LATER = (
     "tests/e2e/test_tailored_memory.py",
     "tests/e2e/test_windows.py",
     "tests/fleeting_aws/test_conformance.py",
+    "tests/job_steps/test_executor_cut.py",
     "tests/fleeting/test_new_plugin.py::test_what_is_written_passes_as_it_is[the-cloud",
     "tests/job_steps/test_containers.py::test_100_mib_from_inside_are_a_log_or_an_error",
     "tests/job_steps/test_containers.py::test_there_is_an_end_to_containers_in_containers",
