@@ -21,7 +21,7 @@ from taskscaler_gitlab.runner._errors import JobInvalid
 from taskscaler_gitlab.runner._record import AGENT_KILLED, RESULTS
 from taskscaler_gitlab.runner._steps import check_run
 from tests.taskscaler_gitlab.desks import Desk, desk_on, leaving, script
-from tests.taskscaler_gitlab.test_running_jobs import cancels_at, sections_end, stops_at, waiting
+from tests.taskscaler_gitlab.test_running_jobs import cancels_at, sections_end, stops_at, waiting, with_sources
 
 pytestmark = pytest.mark.anyio
 
@@ -363,3 +363,26 @@ def test_who_can_run_steps_says_so() -> None:
     """To GitLab, which gives such jobs to nobody else."""
     assert "native_steps_integration" in features("instance")
     assert "native_steps_integration" in features("docker")
+
+
+@pytest.mark.parametrize("policy", [PolicySettings(), PolicySettings(commits=True)])
+async def test_what_an_earlier_job_has_left_gets_nothing_of_the_variables(
+    tmp_path: Path, policy: PolicySettings
+) -> None:
+    """A link, or a file that others can read, where the request for the agent is written: it has secrets in it."""
+    seen = tmp_path / "seen"
+    seen.mkdir()
+    plant = (
+        f"touch {seen}/request {seen}/environment",
+        f'ln -s {seen}/request "$CI_PROJECT_DIR.tmp/steps-request.json"',
+        f'ln -s {seen}/environment "$CI_PROJECT_DIR.tmp/steps-environment.json"',
+        'mkdir "$CI_PROJECT_DIR.tmp/steps-policy.json"',
+    )
+    job = evolve(
+        steps({"name": "look", "script": "echo here"}, variables=(Variable(key="SECRET", value="hunter2-hunter2"),)),
+        hooks=(Hook(name="pre_get_sources_script", script=plant),),
+    )
+    async with desk_on(tmp_path, taskscaler=OwnSettings(steps_policy=policy)) as desk:
+        ended = await desk.run(with_sources(job, tmp_path))
+    assert ended.state.value == "success", desk.log(ended)
+    assert [file.read_text() for file in seen.iterdir()] == ["", ""]

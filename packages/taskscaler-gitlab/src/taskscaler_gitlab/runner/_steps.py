@@ -183,6 +183,7 @@ def steps_script(job: Job, environment: JobEnvironment, settings: RunnerSettings
         "(" if rules else "",
         environment.preamble(write_files=False),
         f"mkdir -p {place} || exit",
+        f"rm -rf {' '.join(quote(path) for path in _paths(environment))} || exit",  # an earlier job may have left links
         *(
             f"(umask 077 && printf '%s' {quote(json.dumps(data, ensure_ascii=False))}"
             f" > {quote(posixpath.join(environment.temp_dir, name))}) || exit"
@@ -197,9 +198,11 @@ def steps_script(job: Job, environment: JobEnvironment, settings: RunnerSettings
 
 def cleanup_script(environment: JobEnvironment) -> str:
     """Write what removes the files of that again."""
-    return "\n".join(
-        f"rm -f {quote(posixpath.join(environment.temp_dir, name))}" for name in (_REQUEST, _POLICY, _ENVIRONMENT)
-    )
+    return "\n".join(f"rm -f {quote(path)}" for path in _paths(environment))
+
+
+def _paths(environment: JobEnvironment) -> list[str]:
+    return [posixpath.join(environment.temp_dir, name) for name in (_REQUEST, _POLICY, _ENVIRONMENT)]
 
 
 def _variables(job: Job, environment: JobEnvironment) -> list[dict[str, object]]:
