@@ -38,6 +38,8 @@ def main(engine: Path, command: str, *arguments: str) -> int:
         return 0
     if (engine / "warns").exists():
         sys.stderr.write("WARNING: Error loading config file: /config.json: permission denied\n")
+    if (engine / "hangs").exists():
+        signal.pause()
     if command in (engine / "refuses").read_text().split() if (engine / "refuses").exists() else ():
         sys.stderr.write("Error response from daemon: context deadline exceeded\n")
         return 1

@@ -9,6 +9,10 @@ import anyio
 import pytest
 
 from job_steps import Status, StepResult, Variable, _containers
+from job_steps._agent import _service
+from job_steps._agent._job import KeptJob
+from job_steps._agent._running import Rules
+from job_steps._agent._service import Service
 from job_steps._containers import remove_containers
 from tests.job_steps.agents import PATIENCE
 from tests.job_steps.benches import Bench
@@ -71,6 +75,24 @@ async def test_an_engine_that_removes_nothing_keeps_no_step(
         assert len(bench.containers) == 1
     finally:
         os.killpg(int((tmp_path / "process").read_text()), signal.SIGKILL)
+
+
+async def test_an_engine_that_hangs_keeps_no_agent_from_listening(
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many jobs had containers when the agent before was killed; they are lost, and can be closed."""
+    monkeypatch.setattr(_service, "REMOVE_TIMEOUT", 0.1)
+    (tmp_path / "jobs").mkdir()
+    for number in range(20):
+        job = KeptJob.begin(tmp_path / "jobs", str(number))
+        job.note.touch()
+        job.log.close()
+    (bench.engine / "hangs").touch()
+    with anyio.fail_after(PATIENCE):
+        async with anyio.create_task_group() as tasks:
+            service = Service(tmp_path / "jobs", tasks, Rules())
+            await service.take_over()
+            assert service.running == 0
 
 
 def lie(bench: Bench, *messages: object) -> None:

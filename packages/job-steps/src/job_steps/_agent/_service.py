@@ -40,6 +40,12 @@ CLAIMED_WITHIN: Final = 86400.0
 _MOST_NAMES: Final = 10_000
 """In the directory of all jobs, that are looked at."""
 
+REMOVE_TIMEOUT: Final = 20.0
+"""Seconds that an agent gives an engine to remove what earlier jobs have left, before it listens: its manager waits."""
+
+_REMOVALS: Final = 8
+"""Jobs whose containers are removed at one time."""
+
 END_TIMEOUT: Final = 100.0
 """Seconds that a job that is closed may take to end, after which its caller hears that it has not."""
 
@@ -72,11 +78,21 @@ class Service:
     async def take_over(self) -> None:
         """End what an agent that was killed has left running."""
         await to_thread.run_sync(remove_set_aside, self._directory)
-        for job in self._jobs.values():
-            if not job.state.is_over:
-                await to_thread.run_sync(end_leftovers, job.mark)
+        lost = [job for job in self._jobs.values() if not job.state.is_over]
+        for job in lost:
+            await to_thread.run_sync(end_leftovers, job.mark)
+        removals = anyio.CapacityLimiter(_REMOVALS)
+
+        async def remove(job: KeptJob) -> None:
+            async with removals:
                 await remove_left_containers(job.mark, job.note)
-                job.lose()
+
+        with anyio.move_on_after(REMOVE_TIMEOUT):  # what is left then goes when its job is closed
+            async with anyio.create_task_group() as removing:
+                for job in lost:
+                    removing.start_soon(remove, job)
+        for job in lost:
+            job.lose()
 
     @property
     def running(self) -> int:
