@@ -144,10 +144,6 @@ def _run(engine: Path, arguments: list[str]) -> int:
     return code if code >= 0 else 128 - code
 
 
-def _id(file: str) -> str:
-    return file.encode().hex()[:64]
-
-
 def _file(image: str) -> str:
     return image.replace("/", "+")
 
