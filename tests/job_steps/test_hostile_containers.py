@@ -130,8 +130,8 @@ NONSENSE = "what runs in the container says something that no agent says: "
 @pytest.mark.parametrize(
     ("said", "error"),
     [
-        (deep(32), "what runs in the container tells of more than 31 levels of steps"),
-        (tree(steps=[tree()] * 10_000), "what runs in the container tells of more than 9999 steps"),
+        (deep(32), "what runs in the container reports more than 31 levels of steps"),
+        (tree(steps=[tree()] * 10_000), "what runs in the container reports more than 9999 steps"),
         (tree(steps=[tree(error="x" * (5 << 20))]), "a value that is too big; at most"),
         (tree(reference="x" * (5 << 20)), "a value that is too big; at most"),
         (tree(steps=[tree(name="x" * 100_000)] * 161), "of all steps are too much together; at most 400000 parts"),
@@ -162,7 +162,7 @@ async def test_no_tree_from_a_container_spoils_that_of_the_job(
         ({"secrets": {"a": "b"}}, NONSENSE + "TypeError: secrets that are no list of strings"),
         ({"secrets": ["12345678 " + str(number) for number in range(100_000)]}, "more than 2000 lines that are to be"),
         ({"exports": {str(number): "" for number in range(500_000)}}, "are too much together; at most 400000 parts"),
-        ({"tree": tree(steps=[tree("running")])}, "tells of a success with steps that have not succeeded"),
+        ({"tree": tree(steps=[tree("running")])}, "reports a success with steps that have not succeeded"),
     ],
 )
 async def test_what_comes_back_from_a_container_is_bounded(bench: Bench, said: dict[str, object], error: str) -> None:

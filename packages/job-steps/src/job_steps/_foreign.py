@@ -25,9 +25,9 @@ def weight_of_tree(result: StepResult, *, levels: int, steps: int) -> int:
     weight = 0
     for number, (path, each) in enumerate(result.walk()):
         if number >= steps:
-            raise StepFailed(f"what runs in the container tells of more than {steps} steps")
+            raise StepFailed(f"what runs in the container reports more than {steps} steps")
         if len(path) > levels:
-            raise StepFailed(f"what runs in the container tells of more than {levels} levels of steps")
+            raise StepFailed(f"what runs in the container reports more than {levels} levels of steps")
         weight += weight_of([each.inputs, each.env, each.outputs, each.exports, each.command])
         weight += weight_of([each.name, each.reference, each.container, each.work_dir, each.error, each.cause])
     return weight
@@ -40,7 +40,7 @@ def check_over(result: StepResult) -> None:
         StepFailed: Something of it still runs.
     """
     if any(each.status is not Status.SUCCESS for _, each in result.walk()):
-        raise StepFailed("what runs in the container tells of a success with steps that have not succeeded")
+        raise StepFailed("what runs in the container reports a success with steps that have not succeeded")
 
 
 def in_time(result: StepResult, began: float, now: float) -> StepResult:
