@@ -116,7 +116,8 @@ def test_an_image_is_named_in_full(text: str, whole: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "-v", "a b", "UPPER", "a:", "a@sha256:0", "a/../b", "a//b", "/a", "https://a/b", "a" * 300]
+    "text",
+    ["", "-v", "-v.x/a", "x.-/a", "a b", "UPPER", "a:", "a@sha256:0", "a/../b", "a//b", "/a", "https://a/b", "a" * 300],
 )
 def test_what_is_no_image_is_refused(text: str) -> None:
     """Nothing gets to Docker's command that could be something else there."""

@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import sys
+import tempfile
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from datetime import timedelta
@@ -236,6 +237,23 @@ async def test_directories_deeper_than_python_goes_end_nothing(tmp_path: Path) -
     async with _client(tmp_path) as client:
         assert [(status.id, status.state) for status in await client.statuses()] == [("2", RunState.SUCCESS)]
     assert sorted(path.name for path in (tmp_path / "jobs").iterdir()) == ["2"]
+
+
+def test_directories_that_may_only_be_read_are_removed() -> None:
+    """Jobs leave such, and images have them: each time, they took their place on the disk for good."""
+    user = os.geteuid()
+    os.seteuid(user or 65534)  # who may do anything, would notice nothing
+    try:
+        directory = Path(tempfile.mkdtemp(dir="/tmp"))
+        inner = directory / "a" / "b"
+        inner.mkdir(parents=True)
+        (inner / "file").touch()
+        for path in (inner, inner.parent):
+            path.chmod(0o555)
+        remove_tree(directory)
+        assert not directory.exists()
+    finally:
+        os.seteuid(user)
 
 
 @pytest.mark.anyio

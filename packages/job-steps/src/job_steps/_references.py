@@ -25,7 +25,7 @@ _ADDRESS = re.compile(r"[a-z][a-z0-9+.-]*://(?:[^/\s]*@)?(?:[^/\s@:\[\]]*|\[[0-9
 _HTTP_LOGIN = re.compile(r"(?P<scheme>https?://)(?P<login>[^/\s]*)@")
 _COMPONENT = r"[a-z0-9]+(?:(?:[._]|__|-+)[a-z0-9]+)*"
 _NAMED_IMAGE = re.compile(
-    r"(?:(?P<registry>[a-z0-9.-]+(?::[0-9]{1,5})?)/)?"
+    r"(?:(?P<registry>[a-z0-9](?:[a-z0-9.-]*[a-z0-9])?(?::[0-9]{1,5})?)/)?"
     rf"(?P<repository>{_COMPONENT}(?:/{_COMPONENT})*)"
     r"(?::(?P<tag>\w[\w.-]{0,127}))?(?:@(?P<digest>sha256:[0-9a-f]{64}))?"
 )

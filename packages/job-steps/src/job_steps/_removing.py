@@ -12,9 +12,16 @@ from pathlib import Path
 
 def remove_tree(path: Path) -> None:
     """Remove a directory with all that is in it, as far as that can be done; nothing, if there is none."""
-    nothing = subprocess.DEVNULL
     try:
-        subprocess.run(("rm", "-rf", "--", path), stdin=nothing, stdout=nothing, stderr=nothing, check=False)  # noqa: S603, S607  (the one that is first in PATH will do)
-    except OSError:  # a container may have none
+        _run("rm", "-rf", "--", str(path))
+        if path.is_dir() and not path.is_symlink():  # directories in it could only be read, as in images of Nix
+            _run("chmod", "-R", "u+rwX", "--", str(path))
+            _run("rm", "-rf", "--", str(path))
+    except OSError:  # a container may have no such program
         with suppress(RecursionError):
             shutil.rmtree(path, ignore_errors=True)
+
+
+def _run(*command: str) -> None:
+    nothing = subprocess.DEVNULL
+    subprocess.run(command, stdin=nothing, stdout=nothing, stderr=nothing, check=False)  # noqa: S603  (those above)
