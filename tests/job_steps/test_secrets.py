@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from job_steps._secrets import LONGEST, Masked, Secrets
+from job_steps._secrets import FEW, LONGEST, Masked, Secrets
 
 texts = st.text(alphabet="ab\n", max_size=40)
 
@@ -49,6 +49,21 @@ def test_what_is_masked_is_long_enough_and_a_line() -> None:
     assert secrets.scrub("\U0001f600 p\u00e4ssw\u00f6rter \ud800") == "\U0001f600 [MASKED] \ud800"
     assert set(secrets.scrub("x" * (LONGEST + 9)).replace("[MASKED]", "")) == set()
     assert "abcdefgh" not in repr(secrets)
+
+
+@given(st.lists(st.text(alphabet="ab", min_size=8, max_size=12), min_size=1, max_size=6), texts)
+def test_many_secrets_are_masked_as_few_are(found: list[str], text: str) -> None:
+    """They are looked for in another way, which takes as long however many they are."""
+    few, many = secrets_of(*found), secrets_of(*found, *(f"other-{number}" for number in range(FEW + 1000)))
+    assert many.scrub(text) == few.scrub(text)
+
+
+def test_no_rest_of_a_long_secret_is_masked_wherever_it_is() -> None:
+    """A byte more than is looked for at once is no secret of its own."""
+    secret = "".join(f"{number:08}" for number in range(LONGEST // 8)) + "x"
+    secrets = secrets_of(secret)
+    assert secrets.scrub("x marks the spot") == "x marks the spot"
+    assert set(secrets.scrub(secret).replace("[MASKED]", "")) == set()
 
 
 def test_the_longer_secret_is_masked_whole() -> None:

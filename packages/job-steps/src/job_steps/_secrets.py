@@ -15,6 +15,9 @@ LONGEST = 4096
 MOST = 2000
 """Such pieces of all secrets of a run: a log is searched for each of them."""
 
+FEW = 200
+"""Such pieces that are looked for one by one: of more, first those whose beginnings are there."""
+
 _MASKED = MASKED.encode()
 
 
@@ -24,6 +27,8 @@ class Secrets:
 
     _pieces: set[bytes] = field(init=False, factory=set, repr=False)
     _sorted: list[bytes] = field(init=False, factory=list, repr=False)
+    _by_head: dict[bytes, list[bytes]] = field(init=False, factory=dict, repr=False)
+    """By their first bytes, as many as the shortest one has."""
 
     def add(self, secret: str) -> None:
         """Mask this text from now on, as far as it is long enough.
@@ -35,8 +40,10 @@ class Secrets:
             if len(line) < SHORTEST:
                 continue
             whole = line.encode("utf-8", "surrogatepass")
-            for start in range(0, len(whole), LONGEST):
-                self._pieces.add(whole[start : start + LONGEST])
+            number = -(-len(whole) // LONGEST)
+            size = -(-len(whole) // number)  # all about as long: a short rest would be masked wherever it is
+            for start in range(0, len(whole), size):
+                self._pieces.add(whole[start : start + size])
                 if len(self._pieces) > MOST:
                     raise StepFailed(
                         f"more than {MOST} lines that are to be masked, of all sensitive values of this run"
@@ -54,14 +61,25 @@ class Secrets:
 
     def _longest_first(self) -> list[bytes]:
         if len(self._pieces) != len(self._sorted):
-            self._sorted = sorted(self._pieces, key=lambda piece: (-len(piece), piece))
+            self._sorted = sorted(self._pieces, key=_by_length)
+            self._by_head = {}
+            for piece in self._sorted:
+                self._by_head.setdefault(piece[:SHORTEST], []).append(piece)
         return self._sorted
 
     def mask(self, data: bytes) -> bytes:
         """Mask all secrets in bytes, the longer ones first."""
-        for piece in self._longest_first():
+        for piece in self._candidates(data):
             data = data.replace(piece, _MASKED)
         return data
+
+    def _candidates(self, data: bytes) -> list[bytes]:
+        """All that can be in there, the longer ones first: to look for each takes long when there are many."""
+        pieces = self._longest_first()
+        if len(pieces) <= FEW:
+            return pieces
+        heads = {head for at in range(len(data) - SHORTEST + 1) if (head := data[at : at + SHORTEST]) in self._by_head}
+        return sorted((piece for head in heads for piece in self._by_head[head]), key=_by_length)
 
     def unfinished(self, data: bytes) -> int:
         """How many bytes at the end may be the beginning of a secret."""
@@ -94,3 +112,7 @@ class Masked:
         """Return what was held back: nothing follows that would make a secret of it."""
         held, self._held = self._held, b""
         return held
+
+
+def _by_length(piece: bytes) -> tuple[int, bytes]:
+    return -len(piece), piece
