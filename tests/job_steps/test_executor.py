@@ -434,10 +434,14 @@ async def test_time_for_which_a_job_is_held_does_not_count_for_its_manager() -> 
                 self.is_over.set()
             return self.held.pop(0)
 
-    executor, output = StepsExecutor(StepsConfig()), _Counted(Heard(), 0)
+    executor, output = StepsExecutor(BREAKABLE), _Counted(Heard(), 0)
     with anyio.fail_after(PATIENCE):
         assert await executor._followed(Far([5.0, 5.0, 9.0]), output, -100.0, "late") is None  # type: ignore[arg-type]
         assert await executor._followed(Far([5.0, 6.0]), output, -100.0, "late") == (succeeded, None)  # type: ignore[arg-type]
+        for lies in ([1e300, 1e301, 1e302], [number * 1e-9 for number in range(1, 100)]):
+            assert await executor._followed(Far(lies), output, 0.5 - PATIENCE * 10, "late") is None  # type: ignore[arg-type]
+        unheld = StepsExecutor(StepsConfig())
+        assert await unheld._followed(Far([5.0, 6.0, 7.0]), output, -100.0, "late") is None  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

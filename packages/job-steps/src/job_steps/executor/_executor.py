@@ -21,6 +21,7 @@ from fleeting.connectors import ReportsSystem, RunsDetached, Sink
 from fleeting.errors import CommandLost
 from fleeting.plugins import format_duration
 from job_steps import StepResult, StepsInvalid
+from job_steps._breakpoints import LONGEST_TIMEOUT
 from job_steps._policy import PolicyRefused
 from job_steps.executor._config import StepsConfig
 from job_steps.executor._list import StepsOfJob, first_in_container, steps_of
@@ -237,14 +238,19 @@ class StepsExecutor:
     async def _followed(
         self, there: There, output: "_Counted", left: float, timed_out: str
     ) -> tuple[JobOutcome, StepResult | None] | None:
-        """Follow a job for so many seconds, in which those do not count for which it is held at breakpoints."""
+        """Follow a job for so many seconds, in which those do not count for which it is held at breakpoints.
+
+        What says for how long it was is on its instance, where a job may have put something else: so there is a limit.
+        """
+        policy = self._config.policy.policy
+        longest = policy.held_at_most(LONGEST_TIMEOUT) if policy.breakpoints else 0.0
         began, held, shortest = anyio.current_time(), 0.0, 0.0
         while True:
             with anyio.move_on_after(max(shortest, left + held - (anyio.current_time() - began))):
                 return await there.follow(output.size, output, timed_out=timed_out)
             shortest = LOOK_AGAIN
-            before, held = held, await there.held_time()
-            if held <= before:
+            before, held = held, min(await there.held_time(), longest)
+            if held <= before or anyio.current_time() - began >= left + longest:
                 return None
 
     async def _end_quietly(self, lease: Leased, name: str) -> None:
