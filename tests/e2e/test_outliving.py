@@ -62,7 +62,7 @@ services = [{{ image = "{image}", aliases = ["beside"], command = ["sleep", "600
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
-_AGENT = re.compile(r"\S*python\S* agent\.pyz serve ")
+_AGENT = re.compile(r"\S*python\S* -I agent\.pyz serve ")
 
 LAST = 60.0
 """Seconds until what has been ended is gone."""
@@ -231,9 +231,12 @@ def test_jobs_of_steps_outlive_the_command(tmp_path: Path, size: Size, full: boo
         trial.begin('plugin = "static"', executor='[defaults]\nexecutor = "steps"\n')
         with (tmp_path / "jobs.toml").open("a") as file:
             file.write(hosts.plugin_config(tmp_path, servers))
-        trial.see_through()
-        trial.check(head='Running step "script"\n')
-        assert trial.end_agents() == size.hosts
+        try:
+            trial.see_through()
+            trial.check(head='Running step "script"\n')
+        finally:
+            agents = trial.end_agents()
+        assert agents == size.hosts
         anyio.run(trial.wait_for_the_last)
     for job in json.loads((trial.output / "results.json").read_text())["jobs"]:
         tree = json.loads((trial.output / "artifacts" / job["name"] / "step-results.json").read_text())
