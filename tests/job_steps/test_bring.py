@@ -385,7 +385,12 @@ async def test_an_agent_that_is_told_to_end_loses_its_jobs(placed: Path, tmp_pat
     await _ended(int((tmp_path / "left").read_text()))
     async with agent(placed, tmp_path / "agent") as (_, client):
         found = [(status.state, status.cause, status.message) for status in await client.statuses()]
+        results = await client.results("1")
     assert found == [(RunState.FAILURE, Cause.LOST, LOST)] * 2
+    assert results
+    assert results.tree
+    tree = StepResult.from_dict(results.tree)
+    assert [(each.status.value, each.cause) for _, each in tree.walk()] == [("failure", "lost")] * 2
 
 
 async def test_an_agent_that_a_job_has_stopped_goes_on_when_a_manager_comes(

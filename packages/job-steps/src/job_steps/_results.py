@@ -195,11 +195,16 @@ class StepResult:
         below = next((found for each in self.steps if (found := each.failed())), None)
         return below or (self if self.status is Status.FAILURE else None)
 
-    def lost(self, error: str) -> "StepResult":
-        """Return it as what is known of it once nobody knows how it went on: what had not ended has failed so."""
-        if self.status is not Status.RUNNING:
+    def lost(self, error: str, ended: Status = Status.RUNNING) -> "StepResult":
+        """Return it as what is known of it once nobody knows how it went on: what had not ended has failed so.
+
+        Args:
+            error: Why.
+            ended: What it says of that; `Status.CANCELLED` if the program that ran it could still end it.
+        """
+        if self.status is not ended:
             return self
-        steps = tuple(each.lost(error) for each in self.steps)
+        steps = tuple(each.lost(error, ended) for each in self.steps)
         return evolve(self, status=Status.FAILURE, error=error, cause=LOST, steps=steps)
 
     def at(self, path: Sequence[str]) -> "StepResult":

@@ -20,7 +20,7 @@ from job_steps._agent._log import JobLog
 from job_steps._errors import ResultInvalid
 from job_steps._messages import Cause, RunState, StatusMessage, Timestamp
 from job_steps._removing import remove_tree
-from job_steps._results import StepResult
+from job_steps._results import Status, StepResult
 
 LONGEST_ID: Final = 255  # characters
 LONGEST_MESSAGE: Final = 4096  # characters
@@ -125,6 +125,8 @@ class KeptJob:
         if isinstance(self.tree, Mapping):
             with suppress(ResultInvalid):  # something else has written there
                 self.tree = StepResult.from_dict(self.tree).lost(LOST)
+        elif self.tree is not None:
+            self.tree = self.tree.lost(LOST, Status.CANCELLED)
         self.end(RunState.FAILURE, LOST, Cause.LOST)
 
     def end(self, state: RunState, message: str = "", cause: Cause = Cause.NONE) -> None:
