@@ -1,5 +1,6 @@
 """Limits of memory and network, kept by this machine's means, at both gates."""
 
+import errno
 import json
 import os
 import re
@@ -7,12 +8,13 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Collection
 from pathlib import Path
 
 import anyio
 import pytest
 
-from job_steps import Limits, Status, StepResult
+from job_steps import Limits, Status, StepResult, _keeping
 from job_steps._agent._running import Rules
 from job_steps._agent._service import Service
 from job_steps._limits import memory_of, processes_of
@@ -81,6 +83,23 @@ async def test_what_a_step_leaves_in_the_background_has_its_limit_too(project: P
         result = await project.run(text, limits=Limits(memory=64 * MIB))
     assert (result.status, result.error) == (Status.SUCCESS, None)
     assert project.lines[-1] == "gone"
+
+
+async def test_a_look_that_fails_is_followed_by_another(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For want of descriptors, for example, of which all jobs of an agent have a thousand together."""
+    looks = 0
+
+    def short(leaders: Collection[int]) -> dict[int, list[int]]:
+        nonlocal looks
+        looks += 1
+        if looks == 1:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return processes_of(leaders)
+
+    monkeypatch.setattr(_keeping, "processes_of", short)
+    with anyio.fail_after(PATIENCE):
+        result = await project.run_script(f"exec {sys.executable} -I -S -c '{LEAK}'", limits=Limits(memory=64 * MIB))
+    assert result.steps[0].cause == "out_of_memory"
 
 
 async def test_a_limit_changes_nothing_else(project: Project) -> None:

@@ -5,7 +5,7 @@ One look is at all commands of a run, and at what they have left in the backgrou
 
 import signal
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 import anyio
 from anyio import to_thread
@@ -46,7 +46,8 @@ class Keeping:
         while True:
             await self._added.wait()
             await anyio.sleep(INTERVAL)
-            await to_thread.run_sync(self._look, most)
+            with suppress(OSError):  # no descriptor is free to look with; the next look has one
+                await to_thread.run_sync(self._look, most)
             if not self._watched:
                 self._added = anyio.Event()
 
