@@ -83,7 +83,7 @@ class KernelsGroups(Hierarchy):
     def processes(self, name: str) -> list[int]:
         """The processes of a group below; the file is also written to by processes that put themselves there."""
         found = [int(each) for each in (self.directory / name / "cgroup.procs").read_text().split()]
-        return [each for each in found if _runs(each)]
+        return [each for each in found if runs(each)]
 
     def spend(self, name: str, *, usec: int = 0, read: int = 0, written: int = 0) -> None:
         """Count what the processes of a group use."""
@@ -115,7 +115,7 @@ class KernelsGroups(Hierarchy):
     def _take(self, name: str, process: int) -> None:
         if not Path(f"/proc/{process}").exists():
             raise OSError(errno.ESRCH, os.strerror(errno.ESRCH))
-        if not _runs(process):
+        if not runs(process):
             return  # nobody has waited for it yet: the kernel says nothing, and does nothing
         self.own.discard(process)
         for group in self.names():
@@ -129,7 +129,7 @@ class KernelsGroups(Hierarchy):
         (self.directory / "cgroup.procs").write_text("".join(f"{each}\n" for each in sorted(self.own)))
 
 
-def _runs(process: int) -> bool:
+def runs(process: int) -> bool:
     """Whether there is such a process, which has not ended."""
     with suppress(OSError, IndexError):
         return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"

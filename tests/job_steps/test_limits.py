@@ -17,13 +17,15 @@ import pytest
 from job_steps import Limits, Status, StepResult, _keeping
 from job_steps._agent._running import Rules
 from job_steps._agent._service import Service
-from job_steps._limits import memory_of, processes_of
+from job_steps._limits import Known, memory_of, processes_of
 from job_steps.client import RunRequest, RunState, step_runner
 from job_steps.executor import PolicySettings
 from job_steps.executor._config import StepsConfig
 from job_steps.executor._outcome import outcome_of
 from job_steps.policy import Policy, as_mapping, policy_of
+from tests.fleeting.local_agents import POLL
 from tests.job_steps.agents import PATIENCE, log_of
+from tests.job_steps.groups import runs
 from tests.job_steps.running import Project
 
 pytestmark = pytest.mark.anyio
@@ -85,16 +87,42 @@ async def test_what_a_step_leaves_in_the_background_has_its_limit_too(project: P
     assert project.lines[-1] == "gone"
 
 
+FAMILY = """
+import os, time
+def be(then=lambda: None):
+    with open(f"{os.getpid()}.pid", "w"):
+        time.sleep(0.01)
+    own = bytearray(30 << 20)
+    then()
+    time.sleep(1000)
+def other(do):
+    if os.fork() == 0:
+        do()
+be(lambda: other(lambda: (os.setsid(), be(lambda: other(lambda: (os.setpgid(0, 0), be()))))))
+"""
+"""A program whose child leads a session, in which a grandchild leads a process group."""
+
+
+async def test_no_relative_of_a_command_over_its_memory_stays(project: Project) -> None:
+    """Wherever it has gone, as long as the one that has started it is there."""
+    await project.run_script(f"exec {sys.executable} -I -S -c '{FAMILY}'", limits=Limits(memory=85 * MIB))
+    family = [int(each.stem) for each in project.directory.glob("*.pid")]
+    assert len(family) == 3
+    with anyio.fail_after(PATIENCE):
+        while any(runs(process) for process in family):  # noqa: ASYNC110  (they tell nobody)
+            await anyio.sleep(POLL)
+
+
 async def test_a_look_that_fails_is_followed_by_another(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     """For want of descriptors, for example, of which all jobs of an agent have a thousand together."""
     looks = 0
 
-    def short(leaders: Collection[int]) -> dict[int, list[int]]:
+    def short(leaders: Collection[int], known: Known | None = None) -> dict[int, list[int]]:
         nonlocal looks
         looks += 1
         if looks == 1:
             raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
-        return processes_of(leaders)
+        return processes_of(leaders, known)
 
     monkeypatch.setattr(_keeping, "processes_of", short)
     with anyio.fail_after(PATIENCE):

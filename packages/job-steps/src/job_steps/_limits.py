@@ -11,7 +11,7 @@ Network: the command starts in a network namespace of its own, with nothing but 
 import os
 import socket
 import sys
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -96,11 +96,23 @@ def memory_of(processes: Iterable[int], most: int) -> int:
     return rough if rough <= most else sum(_share(process) for process in found)
 
 
-def processes_of(leaders: Collection[int]) -> dict[int, list[int]]:
-    """The processes of commands: of the session that each leads, and all that those have started; blocks."""
+Known = dict[int, tuple[int, int]]
+"""Of processes: what started each, and its session."""
+
+
+def processes_of(leaders: Collection[int], known: Known | None = None) -> dict[int, list[int]]:
+    """The processes of commands: of the session that each leads, and all that those have started; blocks.
+
+    Args:
+        leaders: The commands.
+        known: What an earlier look has found, which is not looked at again; what this one finds is added.
+    """
+    known = {} if known is None else known
+    there = _look(known)
     parents: dict[int, int] = {}
     owners: dict[int, int] = {}
-    for process, parent, session in _processes():
+    for process in there:
+        parent, session = known[process]
         parents[process] = parent
         if owner := next((each for each in (process, session) if each in leaders), None):
             owners[process] = owner
@@ -120,14 +132,19 @@ def send(processes: Iterable[int], number: int) -> None:
             os.kill(process, number)
 
 
-def _processes() -> Iterator[tuple[int, int, int]]:
-    """All processes, with the one that started each, and its session."""
+def _look(known: Known) -> list[int]:
+    """Find all processes, and learn of those that are not known; returns which there are."""
     with os.scandir(_PROC) as entries:
         names = [each.name for each in entries if each.name.isdigit()]
+    there: list[int] = []
     for name in names:
         with suppress(OSError, ValueError, IndexError):
-            words = (_PROC / name / "stat").read_text(errors="replace").rpartition(")")[2].split()
-            yield int(name), int(words[1]), int(words[3])
+            process = int(name)
+            if process not in known:
+                words = (_PROC / name / "stat").read_text(errors="replace").rpartition(")")[2].split()
+                known[process] = int(words[1]), int(words[3])
+            there.append(process)
+    return there
 
 
 def _resident(process: int) -> int:

@@ -99,7 +99,7 @@ async def run_command(
         finally:
             os.close(writing)
         if limits.memory is not None and not has_limit:
-            keeping.watch(process.pid)
+            keeping.watch(process.pid, group)
         running = _Running(process, keeping, group, is_inside=is_inside, kills=kills)
         async with anyio.create_task_group() as tasks:
             output = _Output(reading, sink, tasks.cancel_scope)
