@@ -21,6 +21,9 @@ def test_steps_that_ran_something_are_told_with_what_they_used() -> None:
     )
     assert SECRET not in repr(uses_of(TREE))
     assert uses_of(StepResult()) == ()
+    causes = {"out_of_memory": "out_of_memory", "lost": "unfinished", "one of a later release": "failed"}
+    failed = tuple(StepResult(name="a", status=Status.FAILURE, cause=cause) for cause in causes)
+    assert [each.ended for each in uses_of(StepResult(steps=failed))] == [*causes.values()]
 
 
 @given(st.tuples(st.floats(), SIZES, SIZES, SIZES), st.none() | st.floats(0, 1e9), st.none() | st.floats(0, 1e9))

@@ -106,7 +106,7 @@ def test_steps_that_are_listed_have_names_in_metrics() -> None:
     """All others are one; of each, all ways to end are there from the beginning."""
     metrics = Metrics(MetricsConfig(steps=("build", "test/unit")))
     ended = {each: 0.0 for each in read(metrics) if each.startswith("taskscaler_steps_total{")}
-    assert len(ended) == 3 * 4
+    assert len(ended) == 3 * 5
     metrics.use_buckets({})
     steps = [StepUse(path=path, ended="failed", cpu_time=2.0) for path in ("build/cc", "test", "test/unit")]
     metrics.meter.uses.ended(Usage(), steps=steps, limit=MemoryLimit(size=32 << 20, by="killed", reached=True))

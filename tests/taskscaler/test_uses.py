@@ -15,6 +15,7 @@ from taskscaler._uses import (
     MOST_CPUS,
     MOST_MEMORY,
     MOST_STEPS,
+    OUT_OF_MEMORY,
     STEP_ENDS,
     by_path,
     dearest,
@@ -120,12 +121,12 @@ def test_where_the_time_and_the_memory_went_is_told_in_words() -> None:
         disk_read=3 * MIB,
         disk_written=0,
     )
-    test = StepUse(path="test", ended="failed", duration=40.0, cpu_time=2.0)
+    test = StepUse(path="test", ended="out_of_memory", duration=40.0, cpu_time=2.0)
     rest = StepUse(count=10, duration=10.0)
-    assert in_words([build, test, rest]) == (
-        "12 in all: 4m10s, 5m14s of CPU, 1 GiB of memory at most, 3 MiB read, 0 bytes written",
-        "build/compile: 3m20s (80%), 5m12s of CPU (99%), 1 GiB of memory at most, 3 MiB read, 0 bytes written",
-        "test (failed): 40s (16%), 2s of CPU (1%)",
+    assert in_words([test, build, rest]) == (
+        "12 in all: 4m10s, 5m14s of CPU, 1 GiB of memory at most, 3 MiB read",
+        "build/compile: 3m20s (80%), 5m12s of CPU (99%), 1 GiB of memory at most, 3 MiB read",
+        "test (out of memory): 40s (16%), 2s of CPU (1%)",
         "10 others: 10s (4%)",
     )
     assert in_words([StepUse(path="script")]) == ["script: nothing is known"]
@@ -157,7 +158,7 @@ def test_no_job_makes_a_series(steps: list[StepUse], limits: list[MemoryLimit], 
     meter.ended(Usage(), steps=[*steps, StepUse(path=name)])
     assert before == (set(meter.steps), set(meter.step_seconds), set(meter.step_peaks), set(meter.limits))
     assert (meter.cpu_seconds, meter.written, sum(meter.peaks.counts)) == (len(limits), len(limits), len(limits))
-    assert meter.kills == sum(limit.reached for limit in limits)
+    assert meter.kills == sum(limit.reached for limit in limits) + any(s.ended == OUT_OF_MEMORY for s in steps)
     assert sum(sum(each.counts) for each in meter.limits.values()) == len(limits)
 
 

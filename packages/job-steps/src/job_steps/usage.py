@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Final, TypeVar
 
-from job_steps._results import Resources, Status, StepResult
+from job_steps._results import LOST, OUT_OF_MEMORY, Resources, Status, StepResult
 from taskscaler.executors import StepUse
 
 N = TypeVar("N", int, float)
@@ -35,16 +35,21 @@ def use_of(path: str, step: StepResult) -> StepUse:
     took = None if step.started is None or step.ended is None else max(0.0, step.ended - step.started)
     used: Resources | None = step.resources
     if used is None:
-        return StepUse(path=path, ended=_ENDS[step.status], duration=took)
+        return StepUse(path=path, ended=_end(step), duration=took)
     return StepUse(
         path=path,
-        ended=_ENDS[step.status],
+        ended=_end(step),
         duration=took,
         cpu_time=_figure(used.cpu_seconds),
         peak_memory=_figure(used.peak_memory),
         disk_read=_figure(used.read_bytes),
         disk_written=_figure(used.written_bytes),
     )
+
+
+def _end(step: StepResult) -> str:
+    causes = {OUT_OF_MEMORY: "out_of_memory", LOST: "unfinished"}
+    return causes.get(step.cause or "", _ENDS[step.status])
 
 
 def _figure(number: N) -> N | None:

@@ -10,7 +10,7 @@ from typing import Final
 
 from fleeting import Usage
 from taskscaler._histogram import Histogram
-from taskscaler._uses import LIMITED_BY, STEP_ENDS, MemoryLimit, StepUse
+from taskscaler._uses import LIMITED_BY, OUT_OF_MEMORY, STEP_ENDS, MemoryLimit, StepUse
 
 SIZES: Final = tuple(float(1 << power) for power in range(24, 37))
 """Upper bounds in bytes, for memory: 16 MiB to 64 GiB."""
@@ -66,7 +66,8 @@ class UseMeter:
             self.peaks.observe(usage.peak_memory)
         if limit is not None:
             self.limits[limit.by].observe(limit.size)
-            self.kills += limit.reached
+        was_killed = limit is not None and limit.reached
+        self.kills += was_killed or any(step.ended == OUT_OF_MEMORY for step in steps)
         for step in steps:
             self._add(step, self._name(step.path))
 

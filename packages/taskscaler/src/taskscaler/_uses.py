@@ -19,7 +19,10 @@ N = TypeVar("N", int, float)
 MOST_STEPS: Final = 10
 """That are told of one job one by one."""
 
-STEP_ENDS: Final = ("succeeded", "failed", "cancelled", "unfinished")
+OUT_OF_MEMORY: Final = "out_of_memory"
+"""How a step has ended that was killed because it needed more memory than there was for it."""
+
+STEP_ENDS: Final = ("succeeded", "failed", OUT_OF_MEMORY, "cancelled", "unfinished")
 """How a step may have ended."""
 
 LIMITED_BY: Final = ("usual", "measured", "killed")
@@ -61,7 +64,8 @@ class StepUse:
     """The names that lead to it, with slashes between; empty: several steps that have no name together."""
 
     ended: str = field(default="", validator=_one_of(("", *STEP_ENDS)))
-    """``succeeded``, ``failed``, ``cancelled`` or ``unfinished``; empty for several."""
+    """One of `STEP_ENDS`: ``succeeded``, ``failed``, ``out_of_memory``, ``cancelled`` or ``unfinished``; empty for
+    several."""
 
     count: int = field(default=1, validator=_amount)
     """How many steps this is."""
@@ -228,15 +232,16 @@ def by_path(steps: Iterable[StepUse]) -> Sequence[StepUse]:
 
 
 def in_words(steps: Sequence[StepUse]) -> Sequence[str]:
-    """Say where the time, the CPU, the memory and the bytes went: a line for each, behind one for all."""
+    """Say where the time, the CPU, the memory and the bytes went: a line for each, the longest first."""
     whole = together(steps)
-    lines = [_line(step, whole) for step in steps]
+    longest_first = sorted(steps, key=lambda step: (not step.path, -(step.duration or 0.0)))
+    lines = [_line(step, whole) for step in longest_first]
     return lines if len(lines) < 2 else (f"{whole.count} in all: {_account(whole)}", *lines)  # noqa: PLR2004
 
 
 def _line(step: StepUse, whole: StepUse) -> str:
     name = step.path or f"{step.count} others"
-    ended = "" if step.ended in ("", "succeeded") else f" ({step.ended})"
+    ended = "" if step.ended in ("", "succeeded") else f" ({step.ended.replace('_', ' ')})"
     often = f" ({step.count} times)" if step.path and step.count > 1 else ""
     return f"{name}{often}{ended}: {_account(step, whole)}"
 
@@ -254,11 +259,12 @@ def took_in_words(step: StepUse, whole: StepUse | None = None) -> str:
 
 
 def used_in_words(step: StepUse, whole: StepUse | None = None) -> str:
-    """Say what a step has used, with the share of the CPU time, if it is not all; empty: nothing is known."""
+    """Say what a step has used, with its share of the CPU time; empty: nothing, or that is not known."""
     whole_cpu = None if whole is None or whole.count == step.count else whole.cpu_time
     cpu = None if step.cpu_time is None else f"{span(step.cpu_time)} of CPU{_share(step.cpu_time, whole_cpu)}"
-    read = None if step.disk_read is None else f"{in_units(step.disk_read)} read"
-    peak, written = Usage(peak_memory=step.peak_memory).account, Usage(disk_written=step.disk_written).account
+    read = f"{in_units(step.disk_read)} read" if step.disk_read else ""
+    peak = Usage(peak_memory=step.peak_memory).account
+    written = Usage(disk_written=step.disk_written).account if step.disk_written else ""
     return ", ".join(filter(None, (cpu, peak, read, written)))
 
 
