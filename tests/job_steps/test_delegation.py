@@ -1,13 +1,33 @@
 """What agents inside and outside of containers say to each other: pure."""
 
+import base64
 import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
 
+import anyio
 import pytest
+from anyio.lowlevel import checkpoint
+from attrs import define, field
 from hypothesis import given
 from hypothesis import strategies as st
 
 from job_steps import GitReference, ImageReference, LocalReference, Origin, Status, StepFailed, StepResult, Variable
-from job_steps._delegation import MAX_MESSAGE, Request, decoded, encoded, end_message, read_end, read_tree
+from job_steps._delegation import (
+    MAX_CONTAINERS,
+    MAX_MESSAGE,
+    Child,
+    Delegation,
+    Message,
+    Request,
+    decoded,
+    delegate,
+    encoded,
+    end_message,
+    read_end,
+    read_tree,
+)
 from job_steps._references import SCRIPT, Reference, image_of
 from job_steps._run import Caller, CameBack
 from job_steps._values import Hidden, Value
@@ -87,6 +107,95 @@ def test_a_line_is_a_message_or_an_error(line: bytes) -> None:
         assert len(decoded(line)) == 1
     except StepFailed as error:
         assert "says something that no agent says" in str(error)  # noqa: PT017  (or nothing is raised)
+
+
+REQUEST = Request(
+    path=("s",),
+    image="docker.io/library/x:1",
+    origin=Origin(kind="job"),
+    reference=SCRIPT,
+    is_static=True,
+    inputs={},
+    base={},
+    env={},
+    calls=(),
+    steps_before=0,
+    work_dir="/w",
+)
+
+
+@define
+class Scripted:
+    """An agent in a container that says what it likes, and then nothing any more."""
+
+    says: list[Message]
+    heard: list[Message] = field(factory=list)
+
+    async def send(self, message: Message) -> None:
+        """Hear it."""
+        self.heard.append(message)
+        await checkpoint()
+
+    async def receive(self) -> Message:
+        """Say the next thing, as it arrives."""
+        await checkpoint()
+        if not self.says:
+            raise StepFailed("the container has ended")
+        return decoded(encoded(self.says.pop(0)))
+
+
+@define
+class ScriptedContainers:
+    """Containers whose agents say what they like."""
+
+    scripts: list[list[Message]]
+    open_now: int = 0
+    most: int = 0
+
+    async def files_of(self, image: ImageReference, directory: Path) -> Path:
+        """Have none."""
+        raise NotImplementedError
+
+    @asynccontextmanager
+    async def open(self, *_: object, **__: object) -> AsyncIterator[Child]:
+        """Make one."""
+        self.open_now += 1
+        self.most = max(self.most, self.open_now)
+        try:
+            yield Scripted(self.scripts.pop(0) if self.scripts else [])
+        finally:
+            self.open_now -= 1
+
+
+said_of: dict[str, st.SearchStrategy[object]] = {
+    "log": json_values | st.binary(max_size=9).map(lambda data: base64.b64encode(data).decode()),
+    "tree": json_values | st.just(TREE),
+    "end": json_values | st.just({"tree": TREE}),
+    "open": json_values | st.fixed_dictionaries({"image": st.sampled_from(["a", "-v", ""]), "path": json_values}),
+    "to": json_values | st.just({"run": {}}),
+    "close": json_values,
+    "from": json_values,
+    "opened": json_values,
+}
+messages = st.one_of(*(st.builds(lambda said, kind=kind: {kind: said}, each) for kind, each in said_of.items()))
+
+
+@given(st.lists(st.lists(messages, max_size=12), min_size=1, max_size=MAX_CONTAINERS + 3))
+def test_whatever_is_said_in_a_container_ends_its_step_at_most(scripts: list[list[Message]]) -> None:
+    """With an end or an error of the step's, and every container is gone that it has asked for."""
+    containers = ScriptedContainers(scripts)
+
+    async def log(data: bytes) -> None:
+        assert data is not None
+        await checkpoint()
+
+    async def main() -> None:
+        with suppress(StepFailed):
+            await delegate(REQUEST, image_of("x"), Delegation(containers=containers), log=log, grown=lambda _: None)
+
+    anyio.run(main)
+    assert containers.open_now == 0
+    assert containers.most <= MAX_CONTAINERS
 
 
 def test_results_that_are_too_much_come_out_as_an_error() -> None:

@@ -68,8 +68,8 @@ class Prompt:
     """Whether standard output is for something else."""
     hold_at: Callable[[str], Awaitable[None]] | None = None
     """Adds a breakpoint, for a job that one can leave; raises `ValueError`."""
-    user: int | None = None
-    """Whose the steps are, by number: root's shells are that user's. None: nobody knows, or whoever runs this."""
+    user: int | None = field(factory=os.geteuid)
+    """Whose the steps are, by number: root's shells are that user's. None: nobody knows."""
     _is_in_shell: bool = field(default=False, init=False)
     _typed: bytearray = field(factory=bytearray, init=False)
     """What was typed, and not read yet."""
