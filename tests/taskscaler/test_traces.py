@@ -59,12 +59,20 @@ script = "echo $TRACEPARENT; exit 3"
 retries = {{ failed = 1 }}
 """
 
+ONE_JOB = """
+[[jobs]]
+name = "a"
+script = ":"
+"""
+
 
 @pytest.fixture(autouse=True)
 def _no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing but what a test says."""
+    """Nothing but what a test says, and time for a machine that is busy."""
     for name in [each for each in os.environ if each.startswith("OTEL_")] + ["TRACEPARENT", "TRACESTATE"]:
         monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "60")
+    monkeypatch.setattr(traces, "FAREWELL", 60.0)
 
 
 def told(log: Path) -> SpanContext | None:
@@ -81,6 +89,7 @@ def test_a_batch_over_a_real_export(tmp_path: Path) -> None:
     """All that a receiver is to get of a batch with --traces, in one run: the functions below say what that is."""
     receiver, results, said = run_followed(tmp_path)
     assert f"traces: {receiver.url}/v1/traces" in said
+    assert "lost" not in said
     each_job_is_one_trace(receiver)
     a_retry_is_linked_to_what_it_repeats(receiver)
     what_a_job_does_itself_joins_its_trace(receiver, results)
@@ -259,7 +268,6 @@ async def test_a_receiver_that_fails_costs_spans_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Jobs run, the end comes soon, and the log says once what is wrong, in words of ours, and how much was lost."""
-    monkeypatch.setattr(traces, "FAREWELL", 30.0)
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "0.5")
     with receiving(answer) as receiver:
         monkeypatch.setenv(ENDPOINT, receiver.url)
@@ -298,7 +306,6 @@ async def test_a_receiver_that_accepts_at_any_length_has_accepted(
         while True:
             handler.wfile.write(b"x" * (1 << 16))
 
-    monkeypatch.setattr(traces, "FAREWELL", 30.0)
     with receiving(accepts) as receiver:
         monkeypatch.setenv(ENDPOINT, receiver.url)
         await lease_once(Traces())
@@ -326,6 +333,19 @@ async def test_a_receiver_that_never_finishes_its_answer_is_not_waited_for(
     assert follower.lost >= 4
     why = "there was no time left to send the last spans"
     assert faults(caplog) == [("traces_fail", why), ("traces_lost", follower.lost)]
+
+
+@pytest.mark.slow
+def test_a_command_says_what_was_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At its end: who has no receiver saw before where spans go, and nothing else."""
+    with receiving() as receiver:
+        pass
+    monkeypatch.setattr(traces, "FAREWELL", 0.05)
+    monkeypatch.setenv(ENDPOINT, receiver.url)
+    (tmp_path / "jobs.toml").write_text(JOBS.format(here=tmp_path).partition("[[jobs]]")[0] + ONE_JOB)
+    status, said = command("run", str(tmp_path / "jobs.toml"), "--output", str(tmp_path / "out"), "--traces")
+    assert status == 0
+    assert re.search(r"^.*traces: \d+ spans were lost: \S", said, re.MULTILINE)
 
 
 async def test_a_receiver_that_is_slow_fills_a_bounded_queue(
