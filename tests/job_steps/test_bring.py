@@ -411,6 +411,21 @@ def _is_stopped(named: Path) -> bool:
     return named.exists() and "State:\tT" in Path(f"/proc/{named.read_text().strip()}/status").read_text()
 
 
+async def test_what_a_job_puts_in_the_place_of_an_address_is_not_read_for_ever(
+    local: PosixConnection, tmp_path: Path
+) -> None:
+    """A terabyte without an end of a line, which takes no place on a disk, kept every manager out."""
+    async with bring_agent(local) as agent:
+        script = (
+            f"cd {tmp_path}/*/.job-steps/*/run && for each in socket process; do rm $each && truncate -s 1T $each; done"
+        )
+        await agent.client.run(_script(script, directory=tmp_path))
+        await log_of(agent.client, "1")
+    async with bring_agent(local) as again:
+        assert again.socket == agent.socket
+        assert (await again.client.status("1")).state is RunState.SUCCESS
+
+
 def _set_python(home: Path, program: Path) -> None:
     """Have agents run by a program that were placed somewhere below."""
     [named] = home.rglob(".job-steps/*/python")

@@ -58,6 +58,7 @@ shift 2
 """Where a version is, by the directory that has it, or none for the home, and by its name."""
 
 _LOOK: Final = f"""{_AT}
+first() {{ [ ! -f "$1" ] || head -c 4096 -- "$1" | head -n 1; }}
 name=$1
 if [ -n "$2" ] && [ ! -f "$at/$name/jobs/$2/job.json" ]; then
     for each in "${{at%/*}}"/*/run*/jobs/"$2"/job.json; do
@@ -68,12 +69,11 @@ if [ -n "$2" ] && [ ! -f "$at/$name/jobs/$2/job.json" ]; then
         break
     done
 fi
-{{ read -r python < "$at/python"; }} 2>/dev/null && [ -f "$at/agent.pyz" ] || {{ echo "lacks $at"; exit; }}
-socket= process=
-[ ! -f "$at/$name/process" ] || read -r process < "$at/$name/process"
+python=$(first "$at/python")
+[ -n "$python" ] && [ -f "$at/agent.pyz" ] || {{ echo "lacks $at"; exit; }}
+process=$(first "$at/$name/process")
 case $process in '' | *[!0-9]*) ;; *) kill -CONT "$process" 2>/dev/null ;; esac
-[ ! -f "$at/$name/socket" ] || read -r socket < "$at/$name/socket"
-printf '%s\\n' "has $at" "$python" "$socket" "$name"
+printf '%s\\n' "has $at" "$python" "$(first "$at/$name/socket")" "$name"
 """
 """Say what is there of a version, and of its agent of a name, or of the one that has a job, if another one has. That
 agent goes on if a job has stopped it."""
@@ -90,8 +90,9 @@ _MOST_KEPT: Final = 10_000
 """Names of jobs that are looked at."""
 
 _SHOW: Final = """
-[ ! -f "$1" ] || cat "$1"
+[ ! -f "$1" ] || head -c 67108864 -- "$1"
 """
+"""What an agent has as its policy, of which none has more."""
 
 _PLACE: Final = f"""{_AT}
 umask 077
