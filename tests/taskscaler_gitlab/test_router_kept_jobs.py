@@ -7,14 +7,16 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import anyio
+import httpx
 import pytest
-from attrs import evolve
+from attrs import define, evolve, field
 
 from gitlab_jobs.client import GitLabClient
 from gitlab_jobs.testing import FakeGitLab, State
 from taskscaler_gitlab.cells import _polls
 from taskscaler_gitlab.cells._held import Answer
 from taskscaler_gitlab.cells._kept import Kept, KeptJob, Owed
+from taskscaler_gitlab.cells._polls import Polls
 from taskscaler_gitlab.cells._serve import Serving
 from tests.taskscaler_gitlab.routers import ABOUT, Cells, a_job, cells
 
@@ -165,6 +167,46 @@ async def test_a_job_whose_note_cannot_be_removed_waits_on(tmp_path: Path, monke
         await kept.keep(RUNNER, unnoted)
         assert [*kept] == [job, unnoted]
         assert [await kept.take(RUNNER) for _ in range(3)] == [job, unnoted, None]
+
+
+@define(eq=False)
+class OnASlowDisk(Kept):
+    """A job is kept once its runner's next request is at the cells, and they answer while its note is removed."""
+
+    polls: Polls = field(kw_only=True)
+    late: KeptJob | None = field(kw_only=True)
+
+    async def take(self, runner: bytes) -> KeptJob | None:
+        """See `Kept`."""
+        if self.late is None or not self.polls._rounds:
+            return await super().take(runner)
+        late, self.late = self.late, None
+        await self.keep(runner, late)
+        found = await super().take(runner)
+        with anyio.fail_after(60):
+            while all(live.polled is None for live in self.polls._rounds.values()):  # noqa: ASYNC110  (nobody says)
+                await anyio.sleep(0.01)
+        return found
+
+
+async def test_a_job_that_a_cell_gives_while_a_kept_one_is_taken_is_not_lost(tmp_path: Path) -> None:
+    """The runner gets one of them, and the other with its next request."""
+    body = {"token": "glrt-everywhere", "system_id": "s", "info": ABOUT}
+    async with cells(tmp_path) as at, at.routed() as serving, httpx.AsyncClient(timeout=60) as http:
+
+        async def ask(url: str) -> httpx.Response:
+            return await http.post(f"{url}/api/v4/jobs/request", json=body)
+
+        at.add_everywhere("glrt-everywhere")
+        at.number_apart()
+        numbers = {gitlab.enqueue(a_job()) for gitlab in at.gitlabs.values()}
+        got = await ask(at.urls["1"])
+        owed = Owed("1", got.json()["id"], got.json()["token"])
+        job = KeptJob(owed, Answer(201, {}, got.content), anyio.current_time() + 3600, is_two_phase=False)
+        polls = serving.router.polls
+        polls.kept = OnASlowDisk(tmp_path / "router" / "kept", polls=polls, late=job)
+        assert {(await ask(serving.urls[0])).json()["id"] for _ in numbers} == numbers
+        assert len(polls.kept) == 0
 
 
 async def answers(serving: Serving, gitlab: FakeGitLab) -> None:

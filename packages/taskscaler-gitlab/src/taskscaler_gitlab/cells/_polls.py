@@ -229,11 +229,16 @@ class Polls:
     async def _run(self, poll: Poll, live: "_Live") -> Polled:
         self._act(poll, live, live.round.look(anyio.current_time()))
         while live.polled is None:
+            woken = live.woken  # now: something may come while we look for what is kept
             kept = None if poll.line.is_gone else await self.taken(poll)
+            if live.polled is not None and live.polled.cell is not None:  # a cell has given a job meanwhile
+                if kept is not None and kept.cell is not None:
+                    await self._keep_if_job(poll, kept.cell, kept.answer)
+                break
             if kept is not None or poll.line.is_gone:
                 self._act(poll, live, live.round.abandon())
                 return kept or Polled(answer=NOTHING)
-            woken, wake = live.woken, live.round.wake
+            wake = live.round.wake
             with anyio.move_on_at(wake if wake is not None else anyio.current_time() + CALL):
                 await woken.wait()
             self._act(poll, live, live.round.look(anyio.current_time()))
