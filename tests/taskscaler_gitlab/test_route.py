@@ -160,6 +160,9 @@ class World:
         self.round = Round(names, deadline, may_hold=may_hold, away=names[count - away :])
         self.open: set[str] = set()
         self.hung_up: set[str] = set()
+        self.held: set[str] = set()
+        """The cells that are open, and were asked to hold the request."""
+
         self.jobs: Counter[str] = Counter()
         self.done: Counter[str] = Counter()
         self.ends: list[Action] = []
@@ -172,7 +175,8 @@ class World:
         """Note what is done, and that it may be."""
         for action in actions:
             match action:
-                case Ask(cell):
+                case Ask(cell, ticket):
+                    self.held |= {cell} if ticket else set()
                     assert cell not in self.open, "a cell is asked once at a time"
                     assert not self.ends, "nobody is asked when the runner has its answer"
                     assert not self.is_abandoned
@@ -192,6 +196,7 @@ class World:
     def answer(self, cell: str, status: int | None, ticket: str | None) -> None:
         """A cell answers."""
         self.open.discard(cell)
+        self.held.discard(cell)
         self.hung_up.discard(cell)
         self.jobs[cell] += status == 201
         if status == 403:
@@ -219,16 +224,20 @@ def test_whatever_cells_answer_a_runner_has_one_answer_in_time_and_no_job_is_los
     may_hold: bool,
     away: int,
 ) -> None:
-    """In any order, late, twice with a job, never; also if the runner hangs up, or is not to be held."""
+    """In any order, late, twice with a job, never; also if the runner hangs up, gets another, or is not to be held."""
     world = World(count, may_hold=may_hold, away=min(away, count))
     moves = data.draw(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 40)), max_size=40))
     for kind, size in moves:
         if kind == 0:
             world.wait(size / 4)
-        elif kind == 1 and size > 37 and not world.ends and not world.is_abandoned:
+        elif kind in (1, 2) and size > 30 and not world.ends and not world.is_abandoned:
             world.is_abandoned = True
-            world.do(world.round.abandon())
-            assert world.open == world.hung_up
+            was_hung_up = {*world.hung_up}
+            world.do(world.round.abandon() if kind == 1 else world.round.has_another(world.now))
+            assert world.hung_up - was_hung_up == (world.held - was_hung_up if kind == 1 else set())
+            if kind == 2:
+                world.wait(GRACE)
+                assert world.hung_up >= world.held
         elif world.open:
             cell = sorted(world.open)[size % len(world.open)]
             known = cell in world.refused

@@ -235,9 +235,13 @@ class Polls:
                 if kept is not None and kept.cell is not None:
                     await self._keep_if_job(poll, kept.cell, kept.answer)
                 break
-            if kept is not None or poll.line.is_gone:
+            if kept is not None:
+                self._act(poll, live, live.round.has_another(anyio.current_time()))
+                self._tasks.start_soon(self._part, poll, live)
+                return kept
+            if poll.line.is_gone:
                 self._act(poll, live, live.round.abandon())
-                return kept or Polled(answer=NOTHING)
+                return Polled(answer=NOTHING)
             wake = live.round.wake
             with anyio.move_on_at(wake if wake is not None else anyio.current_time() + CALL):
                 await woken.wait()

@@ -286,10 +286,15 @@ class Round:
         self._note(found, status, ticket, now, pause)
         return self.look(now)
 
+    def has_another(self, now: float) -> Sequence[Action]:
+        """The runner was given a job that was kept for it: what the cells hand out from now on is kept."""
+        self.is_answered, self._given_at = True, now
+        return []
+
     def abandon(self) -> Sequence[Action]:
-        """The runner has hung up: nobody wants an answer any more."""
+        """The runner has hung up: nobody wants an answer any more. Who answers at once does so: it may be a job."""
         self.is_answered = True
-        return self._hang_up()
+        return self._hang_up(only_held=True)
 
     def _note(self, found: _Cell, status: int | None, ticket: str | None, now: float, pause: float) -> None:
         if status == HTTPStatus.NO_CONTENT:
