@@ -241,3 +241,28 @@ def test_the_policys_steps_are_as_every_program_writes_them() -> None:
         Policy(before=[{"name": "scan", "script": "echo '\u0085 \u2028 \U0001f600 \x7f'"}]), "- name: b\n  script: x"
     )
     assert read_steps(text).steps[0].script == "echo '\u0085 \u2028 \U0001f600 \x7f'"
+
+
+@pytest.mark.anyio
+async def test_what_a_function_of_the_machine_names_is_looked_at_where_it_is(tmp_path: Path) -> None:
+    """By its absolute path: relative patterns are for the job's own files, absolute ones hold below what is allowed."""
+    calls = "spec:\n---\nrun: [{name: below, func: ./c}, {name: beside, func: ../b}]\n"
+    for name, text in (("a", calls), ("a/c", "spec:\n---\nrun: []\n"), ("b", "spec:\n---\nrun: []\n")):
+        (tmp_path / "opt" / name).mkdir(parents=True)
+        (tmp_path / "opt" / name / "func.yml").write_text(text)
+
+    project = tmp_path / "project"
+    project.mkdir()
+
+    async def error(*patterns: str) -> str:
+        function = read_steps(f"- {{name: a, func: {tmp_path}/opt/a}}\n")
+        looks = gate(Policy(allowed_paths=patterns))
+        result = await run_steps(function, directory=project, env={}, log=_ignore, admit=looks)
+        return str(result.error)
+
+    assert await error(f"{tmp_path}/opt/*") == "None"
+    assert f"found {tmp_path}/opt/a/c" in await error(f"{tmp_path}/opt/a", "c", "*/c")
+
+
+async def _ignore(_: bytes) -> None:
+    """Drop what is printed."""

@@ -187,9 +187,12 @@ def _place(step: Step, origin: Origin) -> tuple[Kind, str, str]:
 
 
 def _located(reference: LocalReference, origin: Origin) -> str:
-    """Where a path leads, from the root of what names it; absolute if that is outside."""
+    """Where a path leads, from the root of what names it; absolute if that is outside.
+
+    What is in a directory of the machine is named by absolute paths: relative ones are of the job's own files.
+    """
     place = posixpath.normpath(posixpath.join(origin.directory, reference.path))
-    root = posixpath.normpath(origin.root) if origin.root else ""
+    root = posixpath.normpath(origin.root) if origin.root and origin.kind != "local" else ""
     return posixpath.relpath(place, root) if root and (place == root or place.startswith(f"{root}/")) else place
 
 
