@@ -14,6 +14,7 @@ from attrs import define, field
 
 from job_steps._call_errors import CallFailed, ConnectionLost
 from job_steps._call_status import CallStatus, Code
+from job_steps._groups import beside
 from job_steps._grpc import CallEnded, Caller, GrpcEvent, MessageReceived
 from job_steps._grpc_driver import Driver
 
@@ -35,16 +36,10 @@ async def connect(stream: ByteStream, *, keepalive: float = KEEPALIVE) -> AsyncI
         stream: Leads to the service.
         keepalive: Seconds without any sign of life, after which one is asked for; infinite: never.
     """
-    client, error = GrpcClient(stream), None
-    async with stream, anyio.create_task_group() as tasks:
+    client = GrpcClient(stream)
+    async with stream, beside() as tasks:
         tasks.start_soon(client.run, keepalive)
-        try:
-            yield client
-        except Exception as raised:  # noqa: BLE001  (it is raised below, as it is: not in a group)
-            error = raised
-        tasks.cancel_scope.cancel()
-    if error is not None:
-        raise error
+        yield client
 
 
 @define(eq=False)

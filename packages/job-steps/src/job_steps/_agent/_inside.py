@@ -29,6 +29,7 @@ from job_steps._delegation import (
     log_message,
 )
 from job_steps._errors import NotLoaded, StepFailed
+from job_steps._groups import beside
 from job_steps._limits import NO_LIMITS, Limits
 from job_steps._references import ImageReference
 from job_steps._results import StepResult
@@ -52,10 +53,9 @@ async def serve_one(reading: int, writing: int) -> int:
     except (ValueError, StepFailed) as error:
         sys.stderr.write(f"agent.pyz: {error}\n")
         return 2
-    async with anyio.create_task_group() as tasks:
+    async with beside() as tasks:
         tasks.start_soon(outside.listen, tasks.cancel_scope)
         await outside.send(end_message(await _carried_out(request, outside)))
-        tasks.cancel_scope.cancel()
     return 0
 
 
@@ -79,7 +79,7 @@ async def _carried_out(request: Request, outside: "_Outside") -> CameBack:
     def keep(tree: StepResult) -> None:
         trees[:] = [tree]
 
-    async with anyio.create_task_group() as tasks:
+    async with beside() as tasks:
         tasks.start_soon(tell)
         delegation = Delegation(containers=outside, env=request.base, policies=request.policies, limits=request.limits)
         came.append(
@@ -92,7 +92,6 @@ async def _carried_out(request: Request, outside: "_Outside") -> CameBack:
                 delegation=delegation,
             )
         )
-        tasks.cancel_scope.cancel()
     return came[0]
 
 
