@@ -14,6 +14,8 @@ from attrs import evolve
 from gitlab_jobs import Hook, Job, Step, Variable
 from job_steps import StepResult
 from job_steps.executor import PolicySettings
+from job_steps.usage import uses_of
+from taskscaler.uses import together
 from taskscaler_gitlab._finished import steps_in_words
 from taskscaler_gitlab._settings import OwnSettings, RunnerSettings
 from taskscaler_gitlab.runner import features
@@ -81,7 +83,7 @@ async def test_steps_run_as_a_stage_of_their_job(desk: Desk) -> None:
         ("look", "success"),
     ]
     assert "hunter2" not in (desk.place(job.job) / RESULTS).read_text()
-    told = [*steps_in_words(result)]
+    told = [*steps_in_words(result, together(uses_of(result)))]
     assert [line.partition(" in ")[0] for line in told] == [
         "step greet succeeded",
         "step leave succeeded",
@@ -98,7 +100,7 @@ async def test_a_step_that_fails_fails_the_job(desk: Desk) -> None:
     assert (job.state.value, job.failure_reason, job.exit_code) == ("failed", "script_failure", 7)
     assert "\nfailed\n" in log
     assert "\ntwo\n" not in log
-    (told,) = steps_in_words(results_of(desk, job.job))
+    (told,) = steps_in_words(results_of(desk, job.job), together(uses_of(results_of(desk, job.job))))
     assert told.startswith("step one exited with 7 in ")
 
 
@@ -240,7 +242,8 @@ async def test_the_operators_limits_are_in_force(tmp_path: Path) -> None:
     assert f'Step "leak" was {OVER}' in log
     assert "\nnever\n" not in log
     assert [each.cause for each in result.steps] == [None, "out_of_memory"]
-    assert [*steps_in_words(result)][1].startswith(f"step leak failed: the command was {OVER}")
+    _, told = steps_in_words(result, together(uses_of(result)))
+    assert told.startswith(f"step leak failed: the command was {OVER}")
 
 
 async def test_a_job_whose_agent_is_killed_has_its_tree(desk: Desk) -> None:
@@ -257,7 +260,7 @@ async def test_a_job_whose_agent_is_killed_has_its_tree(desk: Desk) -> None:
         ("first", "success", None),
         ("killer", "failure", "lost"),
     ]
-    assert [*steps_in_words(result)][1] == f"step killer failed: {AGENT_KILLED}"
+    assert [*steps_in_words(result, together(uses_of(result)))][1] == f"step killer failed: {AGENT_KILLED}"
 
 
 BREAKABLE = OwnSettings(steps_policy=PolicySettings(breakpoints=True))

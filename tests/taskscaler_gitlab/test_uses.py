@@ -108,5 +108,6 @@ async def test_of_very_many_steps_those_that_cost_most_are_named(gitlab: FakeGit
     assert told[1].startswith("steps, 150 in all: 11s, 30 MiB of memory at most, 150 MiB read, 300 MiB written")
     assert [line.split(":")[0] for line in told[2:12]] == [*map("s{}".format, range(149, 140, -1)), "141 others"]
     assert len(told) == 12 + 100
+    assert told[12 + 7] == "step s7 succeeded in 0s (0%); it used 30 MiB of memory at most, 1 MiB read, 2 MiB written"
     (kept,) = (tmp_path / "jobs").rglob("over.json")
     assert len(kept.read_bytes()) < 4096

@@ -4,13 +4,14 @@ import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
-from attrs import asdict, frozen
+from attrs import asdict, evolve, frozen
 
 from fleeting import ConfigError, Usage
 from fleeting.plugins import make_private, one_line, structure, write_whole
 from job_steps import Status, StepResult
-from job_steps.usage import use_of, uses_of
+from job_steps.usage import use_of
 from taskscaler.executors import MemoryLimit, StepUse
 from taskscaler.uses import in_words, limit_in_words, together, took_in_words, used_in_words
 from taskscaler_gitlab._keeping import Kept
@@ -19,6 +20,8 @@ from taskscaler_gitlab._wording import as_batch, as_job, over_in_words
 from taskscaler_gitlab.runner._record import read_results
 
 _FILE = "over.json"
+
+_FIGURES = ("duration", "cpu_time", "peak_memory", "disk_read", "disk_written")
 
 _MOST_STEPS = 100
 """That are told of one job."""
@@ -170,7 +173,7 @@ class FinishedJob:
             *([how.dispatched] if how.dispatched else ()),
             *([f"its memory limit was {limit_in_words(how.memory_limit)}"] if how.memory_limit is not None else ()),
             *(f"steps, {line}" if not number else line for number, line in enumerate(where_it_went(how.steps))),
-            *(steps_in_words(result) if result is not None else ()),
+            *(steps_in_words(result, together(how.steps)) if result is not None else ()),
         )
 
     @property
@@ -179,11 +182,16 @@ class FinishedJob:
         return Kept(name=self.directory.path.name, used=self.how.over_at, size=self.directory.size())
 
 
-def steps_in_words(result: StepResult) -> Iterator[str]:
-    """Say how the steps of a job went, and what they used, the first ones of very many."""
-    whole = together(uses_of(result))
+def steps_in_words(result: StepResult, whole: StepUse) -> Iterator[str]:
+    """Say how the steps of a job went, and what they used, the first ones of very many.
+
+    Args:
+        result: Of the job: in its own words, where it ran.
+        whole: What all of them have used, as far as that is believed.
+    """
+    unknown: dict[str, Any] = {name: None for name in _FIGURES if getattr(whole, name) is None}
     for path, each in islice(result.walk(), 1, _MOST_STEPS + 1):
-        use = use_of("/".join(path), each)
+        use = evolve(use_of("/".join(path), each), **unknown)
         time, used = took_in_words(use, whole), used_in_words(use, whole)
         took = f" in {time}" if time else ""
         match each.status:
