@@ -68,9 +68,7 @@ class Fleet:
 def local_fleet(directory: Path) -> Iterator[Fleet]:
     """A group of agents that does not exist yet."""
     config, group = directory / "fleet.toml", directory / "group"
-    config.write_text(
-        f'plugin = "local"\nplugin_config = {{ directory = "{group}", name = "f", orphan_ttl = "30s" }}\n'
-    )
+    config.write_text(f'plugin = "local"\nplugin_config = {{ directory = "{group}", name = "f", orphan_ttl = "5m" }}\n')
     fleet = Fleet(config, group, lambda instance: os.kill(agent_of(group, instance), 9))
     yield fleet
     fleet.remove()

@@ -29,7 +29,7 @@ async def opened(
     *,
     name: str = "test",
     boot_time: float = 0.0,
-    orphan_ttl: float = 30.0,
+    orphan_ttl: float = 300.0,
     max_size: int | None = None,
     patience: float = PATIENCE,
 ) -> AsyncIterator[LocalGroup]:

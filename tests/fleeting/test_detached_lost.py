@@ -147,9 +147,15 @@ async def test_a_shell_that_takes_long_to_begin_is_not_taken_for_dead(tmp_path: 
 async def test_a_job_that_removes_what_is_kept_is_lost(tmp_path: Path) -> None:
     """Who is attached learns of it; who comes later finds nothing."""
     async with connected(tmp_path) as (connection, kept):
-        await connection.start("a", f"sleep 0.3; rm -r {kept}; exec sleep 1000")
+        await connection.start(
+            "a", f"echo; until [ -e {tmp_path}/go ]; do sleep 0.01; done; rm -r {kept}; exec sleep 1000"
+        )
+
+        async def go(_: bytes) -> None:
+            (tmp_path / "go").touch()
+
         with pytest.raises(CommandLost, match="removed"):
-            await connection.attach("a", output=ignore)
+            await connection.attach("a", output=go)
         with pytest.raises(NameUnknown):
             await connection.attach("a", output=ignore)
 

@@ -32,6 +32,9 @@ AHEAD_AT_MOST = 16 << 20
 
 _MIB = 1 << 20
 
+_STEADY = 3
+"""How often what has stopped growing is the same."""
+
 LOOKS = 20
 """How often it is looked whether a process has ended before it counts as still there."""
 
@@ -320,11 +323,12 @@ async def expect_ended(connection: Connection, pids: Sequence[bytes]) -> None:
 
 
 async def _settled(connection: Connection, command: str) -> int:
-    """The number that a command on the instance prints, once it no longer grows."""
-    before = -1
-    while (now := int((await connection.run(f"sleep 0.3; {command} 2>/dev/null")).stdout)) != before:
-        before = now
-    return now
+    """The number that a command on the instance prints, once it no longer grows: a busy one may rest for a while."""
+    before, same = -1, 0
+    while same < _STEADY:
+        now = int((await connection.run(f"sleep 0.3; {command} 2>/dev/null")).stdout)
+        before, same = now, same + 1 if now == before else 0
+    return before
 
 
 @asynccontextmanager
