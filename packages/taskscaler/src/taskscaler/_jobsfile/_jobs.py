@@ -73,7 +73,7 @@ def jobs_of(
     """
     directory = path.parent
     expansions = expansions_of(tables, directory, problems)
-    options = options_of(tables, problems)
+    options = options_of(tables, directory, problems)
     problems += [
         *refused_wishes(tables, executors, options),
         *wrong_scripts(tables, options, problems),

@@ -1,7 +1,10 @@
 """What a jobs file names that is a plugin's: groups, executors and their options, observers, connectors."""
 
 import os
+import stat
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path, PurePosixPath
 
 from attrs import evolve
 
@@ -13,7 +16,15 @@ from taskscaler._jobsfile._checks import missing
 from taskscaler._jobsfile._tables import Defaults, JobsTables, JobTable
 from taskscaler._observe import ScalerObserver
 from taskscaler.config._autoscaler import Autoscaler
-from taskscaler.executors import Executor, ForeseesRefusal, StandsForScript, find_executor, load_executor
+from taskscaler.executors import (
+    Executor,
+    ForeseesRefusal,
+    StandsForScript,
+    TakesFile,
+    find_executor,
+    load_executor,
+)
+from taskscaler.executors._protocol import LARGEST_FILE
 from taskscaler.observers import load_observer
 
 
@@ -75,32 +86,64 @@ def _loaded(
     return ()
 
 
-def options_of(tables: JobsTables, problems: list[ConfigProblem]) -> Sequence[Mapping[str, object]]:
+def options_of(tables: JobsTables, directory: Path, problems: list[ConfigProblem]) -> Sequence[Mapping[str, object]]:
     """Read what each job wishes of executors, by their names: of those that it does not use too."""
     before = len(problems)
     for name, wishes in tables.defaults.options.items():
-        _read_options(name, wishes, f"defaults.options.{name}", problems)
+        _read_options(name, wishes, f"defaults.options.{name}", directory, problems)
     if len(problems) > before:  # every job would repeat it
         return []
     return [
-        options_of_job(f"jobs[{index}].", table, tables.defaults, problems) for index, table in enumerate(tables.jobs)
+        options_of_job(f"jobs[{index}].", table, tables.defaults, directory, problems)
+        for index, table in enumerate(tables.jobs)
     ]
 
 
 def options_of_job(
-    path: str, table: JobTable, defaults: Defaults, problems: list[ConfigProblem]
+    path: str, table: JobTable, defaults: Defaults, directory: Path | None, problems: list[ConfigProblem]
 ) -> Mapping[str, object]:
-    """Read what a job wishes of executors; *path* is what stands before the key."""
+    """Read what a job wishes of executors.
+
+    Args:
+        path: What stands before the key.
+        table: The job's.
+        defaults: What it has that does not say otherwise.
+        directory: What files are relative to; None: it can name none, for nobody would keep it as it is now.
+        problems: Gets what is wrong.
+    """
+    merged = _merged(table, defaults)
+    return {
+        name: _read_options(name, wishes, f"{path}options.{name}", directory, problems)
+        for name, wishes in merged.items()
+    }
+
+
+def files_of_options(tables: JobsTables) -> Iterator[tuple[str, str]]:
+    """Name the keys and the files that are a part of what jobs wish, as far as the executors are installed here."""
+    for index, table in enumerate(tables.jobs):
+        for name, wishes in _merged(table, tables.defaults).items():
+            with suppress(ConfigError, PluginNotFound):  # which are somebody else's to report
+                schema = find_executor(name).options
+                options = None if schema is None else structure(wishes, schema)
+                if isinstance(options, TakesFile) and options.file is not None:
+                    yield f"jobs[{index}].options.{name}.file", options.file
+
+
+def _merged(table: JobTable, defaults: Defaults) -> Mapping[str, Mapping[str, object]]:
     named = {**defaults.options, **table.options}
-    merged = {name: {**defaults.options.get(name, {}), **table.options.get(name, {})} for name in named}
-    return {name: _read_options(name, wishes, f"{path}options.{name}", problems) for name, wishes in merged.items()}
+    return {name: {**defaults.options.get(name, {}), **table.options.get(name, {})} for name in named}
 
 
-def _read_options(name: str, wishes: Mapping[str, object], path: str, problems: list[ConfigProblem]) -> object:
+def _read_options(
+    name: str, wishes: Mapping[str, object], path: str, directory: Path | None, problems: list[ConfigProblem]
+) -> object:
     try:
         schema = find_executor(name).options
         if schema is not None:
-            return structure(wishes, schema, path=path)
+            options = structure(wishes, schema, path=path)
+            if isinstance(options, TakesFile) and options.file is not None:
+                return _with_file(options, options.file, f"{path}.file", directory, problems)
+            return options
         found = f"the executor {quoted(name)} has no options"
         problems.append(ConfigProblem(path=path, found=found, hint="remove this table"))
     except ConfigError as error:
@@ -108,6 +151,47 @@ def _read_options(name: str, wishes: Mapping[str, object], path: str, problems: 
     except PluginNotFound as error:
         problems.append(not_installed(path, error))
     return None
+
+
+def _with_file(
+    options: TakesFile, file: str, path: str, directory: Path | None, problems: list[ConfigProblem]
+) -> object:
+    """Read the file that a job's wishes name; None: it cannot be."""
+    if directory is None:
+        found, hint = describe(file), "a job on standard input has its steps in its own line"
+        problems.append(ConfigProblem(path=path, found=found, hint=hint))
+        return None
+    try:
+        return options.with_text(_text_of(directory, file))
+    except OSError:
+        problems.append(missing(path, describe(file), f"a readable file in {directory}"))
+    except ValueError as error:
+        found, _, hint = str(error).partition("; ")
+        problems.append(ConfigProblem(path=path, found=found, hint=hint))
+    return None
+
+
+def _text_of(directory: Path, file: str) -> str:
+    """Read a file that cannot be elsewhere, by a link: of a submitted batch, somebody else has made the directory.
+
+    Raises:
+        OSError: It cannot be read.
+        ValueError: It is none that may be read.
+    """
+    parts = PurePosixPath(file).parts
+    path = os.path.realpath(directory / file)
+    if ".." in parts or not Path(path).is_relative_to(os.path.realpath(directory)):
+        raise ValueError(f"{describe(file)}, which is outside {directory}; name a file below it")
+    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as opened:
+        if not stat.S_ISREG(os.fstat(opened.fileno()).st_mode):
+            raise ValueError(f"{describe(file)}, which is not a file")
+        data = opened.read(LARGEST_FILE + 1)
+    if len(data) > LARGEST_FILE:
+        raise ValueError(f"{describe(file)}, which has more than {LARGEST_FILE:,} bytes")
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{describe(file)}, which is not text in UTF-8 (byte {error.start})") from error
 
 
 def refused_wishes(

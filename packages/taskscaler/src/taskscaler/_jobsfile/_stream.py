@@ -79,7 +79,7 @@ class StreamJobs(PlannedJobs):
         start = self._ends[number - 1] if number else 0
         with self._path.open("rb", buffering=0) as file:
             table = _table(json.loads(os.pread(file.fileno(), self._ends[number] - start, start)))
-        options = options_of_job("", table, self._defaults, [])
+        options = options_of_job("", table, self._defaults, None, [])
         return job_from(
             table,
             self._defaults,
@@ -171,7 +171,7 @@ def _checked(
         problems += absent_files(table.files, "", directory)
     if table.executor and (problem := is_executor(table.executor)):
         problems.append(problem)
-    wishes = options_of_job("", table, defaults, problems) if table.options or defaults.options else {}
+    wishes = options_of_job("", table, defaults, None, problems) if table.options or defaults.options else {}
     wrong = wrong_script(table, wishes.get(table.executor or defaults.executor))
     if wrong is not None and not problems:
         problems.append(_NOTHING if table.script is None else wrong)

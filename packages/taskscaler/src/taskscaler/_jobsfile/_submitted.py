@@ -7,12 +7,12 @@ from attrs import frozen
 
 from fleeting.config import file_error, read_toml
 from fleeting.errors import ConfigProblem
-from fleeting.plugins import structure
-from taskscaler._jobsfile._checks import missing_files
+from fleeting.plugins import describe, structure
+from taskscaler._jobsfile._checks import missing, missing_files
 from taskscaler._jobsfile._combinations import impossible_jobs
 from taskscaler._jobsfile._expansion import expansions_of
 from taskscaler._jobsfile._jobs import FileJobs, jobs_of
-from taskscaler._jobsfile._plugins import executors_of
+from taskscaler._jobsfile._plugins import executors_of, files_of_options
 from taskscaler._jobsfile._tables import SubmittedTables
 from taskscaler.executors import Executor
 
@@ -64,7 +64,14 @@ def files_to_submit(path: Path) -> Sequence[str]:
     tables = structure(data, SubmittedTables, problems=problems)
     expansions = expansions_of(tables, path.parent, problems)
     problems += missing_files(path.parent, tables)
+    texts = [*files_of_options(tables)]
+    problems += (
+        missing(key, describe(file), f"a file in {path.parent}")
+        for key, file in texts
+        if not (path.parent / file).is_file()
+    )
     if problems:
         raise file_error(problems, data, source=str(path))
     named = [tables.defaults.files, *(table.files or () for table in tables.jobs), *(each.files for each in expansions)]
+    named.append(tuple(file for _, file in texts))
     return sorted({str(PurePosixPath(file)) for files in named for file in files})

@@ -23,6 +23,7 @@ from taskscaler.executors._protocol import (
     Reattaches,
     StandsForScript,
     StartsAttached,
+    TakesFile,
     Verdict,
     check_job_name,
 )
@@ -39,6 +40,7 @@ __all__ = [
     "StandsForScript",
     "StartsAttached",
     "StepUse",
+    "TakesFile",
     "Verdict",
     "available_executors",
     "check_job_name",

@@ -6,7 +6,7 @@ from contextlib import AbstractAsyncContextManager
 from enum import Enum
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, Self, runtime_checkable
 
 from attrs import Attribute, evolve, field, fields, frozen
 from attrs.validators import gt, optional
@@ -347,6 +347,26 @@ class StandsForScript(Protocol):
         ...
 
 
+LARGEST_FILE = 4 << 20
+"""Bytes of a file that is a part of a job's wishes."""
+
+
+@runtime_checkable
+class TakesFile(Protocol):
+    """A job's wishes that may name a file beside the jobs file, whose text is a part of them."""
+
+    file: str | None
+    """Relative to the jobs file, and inside its directory; None: they name none."""
+
+    def with_text(self, text: str) -> Self:
+        """Give the same with what the file has, UTF-8 of at most 4 MiB.
+
+        Raises:
+            ValueError: It cannot be that; the message says what is wrong, and behind a semicolon, what to do.
+        """
+        ...
+
+
 @frozen(kw_only=True)
 class ExecutorPlugin:
     """What a plugin's `taskscaler_executor` hook returns."""
@@ -359,4 +379,4 @@ class ExecutorPlugin:
 
     options: type[Any] | None = None
     """The attrs class that is the schema of what a job may wish for; None: a job has nothing to wish for. If it may say
-    what to run, it is `StandsForScript`."""
+    what to run, it is `StandsForScript`; if it may name a file, it is `TakesFile`."""
