@@ -274,7 +274,7 @@ async def test_the_agents_rules_hold_whatever_a_manager_says(tmp_path: Path) -> 
             service = Service(tmp_path / "jobs", tasks, NO_SCRIPTS)
             tasks.start_soon(listener.serve, service.serve)
             async with listener, step_runner(await anyio.connect_unix(tmp_path / "s")) as client:
-                with pytest.raises(CallFailed, match="the policy's scripts refuses the step 'a'") as failed:
+                with pytest.raises(CallFailed, match="the policy's `scripts` refuses the step `a`") as failed:
                     await client.run(RunRequest(id="1", steps="- {name: a, script: echo}", work_dir=str(tmp_path)))
                 assert failed.value.code is Code.PERMISSION_DENIED
                 assert await client.statuses() == []
@@ -289,6 +289,24 @@ def test_a_policy_that_is_none_keeps_the_agent_from_starting(
     assert main(["serve", str(tmp_path / "agent"), "--policy", str(tmp_path / "policy.json")]) == 2
     assert "unknown key 'scriptz' in a policy" in capsys.readouterr().err
     assert not (tmp_path / "agent").exists()
+
+
+@pytest.mark.parametrize(
+    "policy", ["{", "[]", '{"scripts": 0}', '{"before": []}', '{"breakpoints": true}', "[" * 99999]
+)
+def test_a_jobs_own_policy_that_is_none_is_refused(policy: str) -> None:
+    """Also one that says what only an operator may: a manager can send anything."""
+    with pytest.raises(CallFailed, match=r"^policy: ") as failed:
+        Rules.of([]).narrowed(policy)
+    assert failed.value.code is Code.INVALID_ARGUMENT
+
+
+def test_a_jobs_own_policy_allows_nothing() -> None:
+    """Not that it is held at breakpoints, nor more time: those rules are the operator's alone."""
+    narrowed = Rules.of([]).narrowed('{"commits": true}')
+    assert not narrowed.allow_breakpoints
+    assert narrowed.own_names == frozenset()
+    assert Rules.of([{"breakpoints": True}]).narrowed('{"commits": true}').allow_breakpoints
 
 
 @pytest.mark.anyio
@@ -319,7 +337,7 @@ async def test_the_machine_and_a_manager_may_both_add_steps(tmp_path: Path) -> N
         holding=Holding("x"),
     )
     assert [line for line in printed.decode().splitlines() if line.isdigit()] == ["1", "2", "3", "5"], outcome.message
-    with pytest.raises(CallFailed, match="the policy's scripts refuses the step 'scan'"):
+    with pytest.raises(CallFailed, match="the policy's `scripts` refuses the step `scan`"):
         await prepare(asked, Rules.of([{"scripts": False, "allowed_paths": ["*"]}, managers]))
 
 

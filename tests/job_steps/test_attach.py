@@ -117,24 +117,24 @@ async def test_a_session(placed: Path, tmp_path: Path) -> None:
     assert out == [
         "before build; `help` for commands",
         '(job-steps) TOKEN = "[MASKED]"',
-        f'(job-steps) script = "{script.replace(">", chr(92) + "u003e")}"',
+        f'(job-steps) script = "{script}"',
         "(job-steps) no outputs",
         out[4],
         f"in {tmp_path / 'job'}",
-        "(job-steps) (job-steps) (job-steps) breakpoint there is no step `chek`; did you mean `check`?",
-        "(job-steps) breakpoint x:y; expected STEP, or STEP with `:before`, `:after`, `:failure` behind it",
+        "(job-steps) (job-steps) (job-steps) breakpoints: there is no step `chek`; did you mean `check`?",
+        "(job-steps) breakpoints: `x:y`; expected STEP, STEP:before, STEP:after or STEP:failure",
         "(job-steps) `hm` is not a command; `help` shows those there are",
-        "(job-steps) inputs, env, outputs   what the step has, with secrets masked",
-        "command                what is run, and where",
-        "shell                  a shell in the step's directory, with its environment",
+        "(job-steps) inputs, env, outputs   show what the step has, with secrets masked",
+        "command                show what runs, and where",
+        "shell                  open a shell in the step's directory, with its environment, unmasked",
         "continue, abort        go on, or cancel the run",
-        "break STEP[:WHEN]      hold the job at a step that comes yet",
+        "break STEP[:WHEN]      hold the job at a later step",
         "quit                   leave; the job stays held",
         "(job-steps) failed: check (exit status 3); `help` for commands",
         "(job-steps) no env",
         "(job-steps) job has failed: step `check`: the command ended with exit status 3",
     ]
-    assert out[4].startswith('(job-steps) ["')
+    assert out[4].endswith(f" -c '{script}'")
 
 
 async def test_whoever_leaves_leaves_the_job_held(placed: Path, tmp_path: Path, attached: Attached) -> None:
@@ -179,11 +179,11 @@ async def test_what_cannot_be_attached_to(placed: Path, tmp_path: Path, attached
         wait = json.dumps([{"name": "wait", "script": "until [ -e go ]; do sleep 0.05; done"}])
         await there.begin("waiting", steps=wait)
         said = [
-            ((), "no job is held at a breakpoint; name one that runs to wait until it is"),
+            ((), "no job is held at a breakpoint; to wait for one that is running, name it"),
             (("witing",), "there is no job witing; did you mean waiting?"),
-            (("zzz",), "there is no job zzz; `--list` shows those that are held"),
+            (("zzz",), "there is no job zzz; `--list` shows the jobs that are held"),
             (("waiting", "--continue"), "the job waiting is not held"),
-            (("waiting", "--break=wiat"), "breakpoint there is no step `wiat`; did you mean `wait`?"),
+            (("waiting", "--break=wiat"), "breakpoints: there is no step `wiat`; did you mean `wait`?"),
             (("--socket", "/nowhere"), "/nowhere: no agent listens there (No such file or directory)"),
         ]
         for arguments, error in said:
@@ -191,7 +191,7 @@ async def test_what_cannot_be_attached_to(placed: Path, tmp_path: Path, attached
         assert await attached("waiting", "--break=wait:after") == (0, [], "")
         await there.begin("waiting too", steps=wait)
         code, _, err = await attached("wait")
-        assert (code, err) == (2, "agent.pyz: 2 jobs begin with wait; write more of the name\n")
+        assert (code, err) == (2, "agent.pyz: the names of 2 jobs begin with wait; type more of the name\n")
         (tmp_path / "waiting" / "go").touch()
         await held_at(there.client, "waiting", 1)
         await there.begin("third", "build")
@@ -288,8 +288,10 @@ async def test_it_attaches_here_and_by_what_reaches_another_host(
         for command, error in wrong.items():
             assert await here("--via", command) == (2, "", f"error: --via {command}: {error}\n")
     monkeypatch.setenv("HOME", str(tmp_path))
-    said = f"no agent of yours runs on this host, below {tmp_path}/.job-steps; start a job with breakpoints first"
-    assert await here("--list") == (2, "", f"error: {said}\n")
+    said = f"no agent of yours runs on this host (looked in {tmp_path}/.job-steps); start a job with breakpoints"
+    assert await here("--list") == (0, "no job is held\n", "")
+    assert await here("--json") == (0, "[]\n", "")
+    assert await here() == (2, "", f"error: {said}\n")
     assert await via() == (2, "error: there is no agent in ~/.job-steps of this host\n")
 
 

@@ -265,7 +265,7 @@ async def test_breakpoints_come_by_variable_too_and_while_a_job_runs(tmp_path: P
         assert (place_of(step), step.ends_in <= 1800) == ((1, "build", When.BEFORE), True)
         await client.add_breakpoints("job", ["check:failure"])
         for said in ("chek", "check:never", ""):
-            with pytest.raises(CallFailed, match=r"^breakpoint ") as failed:
+            with pytest.raises(CallFailed, match=r"^breakpoints: ") as failed:
                 await client.add_breakpoints("job", [said])
             assert failed.value.code is Code.INVALID_ARGUMENT
         with pytest.raises(CallFailed, match="at most 100"):
@@ -279,7 +279,7 @@ async def test_a_job_is_not_held_where_a_policy_does_not_allow_it(
     tmp_path: Path, policies: tuple[dict[str, object], ...]
 ) -> None:
     """All of them have to; the refusal names the rule and the step, for each way there is to ask."""
-    refused = "^the policy's breakpoints refuses the step 'check': a breakpoint would hold it, which is not allowed"
+    refused = "^the policy's `breakpoints` refuses the step `check`: jobs are not held at breakpoints here"
     async with agent(tmp_path, *policies) as there, there.connected() as client:
         with pytest.raises(CallFailed, match=refused) as failed:
             await there.begin(client, "check:after")
@@ -297,9 +297,9 @@ async def test_a_job_is_not_held_where_a_policy_does_not_allow_it(
 @pytest.mark.parametrize(
     ("breakpoints", "variable", "said"),
     [
-        (("chek",), "", "breakpoint there is no step `chek`; did you mean `check`?"),
-        (("check:x",), "", "breakpoint check:x; expected STEP, or STEP with"),
-        ((), "chek", "breakpoint there is no step `chek`; did you mean `check`?"),
+        (("chek",), "", "breakpoints: there is no step `chek`; did you mean `check`?"),
+        (("check:x",), "", "breakpoints: `check:x`; expected STEP, STEP:before"),
+        ((), "chek", "breakpoints: there is no step `chek`; did you mean `check`?"),
         (("check",) * 200, "", ""),
     ],
 )

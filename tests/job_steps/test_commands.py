@@ -106,25 +106,46 @@ def test_the_result_is_json_if_one_likes() -> None:
     [
         (["run", "greet"], "error: the input `name` is missing; add --input name=VALUE"),
         (["run", "greet", "--input", "nam=a"], "error: there is no input `nam`; did you mean `name`?"),
-        (["run", "greet", "--input", "name"], "error: --input name; expected NAME=VALUE"),
-        (["run", "greet", "--input", "times=two"], "error: --input times is of type number; expected such as 3 or 0.5"),
-        (["run", "greet", "--input", "loud=yes"], "error: --input loud is of type boolean; expected true or false"),
-        (["run", "greet", "--input", "more={}"], 'error: --input more is of type array; expected such as ["a", 1]'),
-        (["run", "greet", "--input", "about=[]"], 'error: --input about is of type struct; expected such as {"a": 1}'),
-        (["run", "greet", "--input", f"more={'[' * 100000}"], "error: --input more is of type array; expected such"),
+        (["run", "greet", "--input", "name"], "error: --input name: expected NAME=VALUE"),
+        (
+            ["run", "greet", "--input", "times=two"],
+            "error: --input times=two: the input is of type number; expected such as 3",
+        ),
+        (
+            ["run", "greet", "--input", "loud=yes"],
+            "error: --input loud=yes: the input is of type boolean; expected true or",
+        ),
+        (
+            ["run", "greet", "--input", "more={}"],
+            'error: --input more={}: the input is of type array; expected such as ["a",',
+        ),
+        (
+            ["run", "greet", "--input", "about=[]"],
+            'error: --input about=[]: the input is of type struct; expected such as {"a"',
+        ),
+        (
+            ["run", "greet", "--input", f"more={'[' * 100000}"],
+            f"error: --input more={'[' * 40}: the input is of type array; expected such",
+        ),
         (["run", "."], "error: . has no func.yml and no step.yml"),
         (["run", "bad.yml"], "error: bad.yml:3: unknown key `exek` in the second document; did you mean `exec`?"),
         (["run", "/dev/null"], "error: `/dev/null` is not a file"),
         (["run", "nowhere"], "Error: Invalid value for 'FILE': Path 'nowhere' does not exist."),
-        (["test", "empty"], "error: there is no test in empty; tests of func.yml are in func.test.yml"),
-        (["test", "--only", "x", "empty"], "error: there is no test that has `x` in its name in empty; tests of"),
+        (["test", "empty"], "error: there are no tests in empty; tests of func.yml go into func.test.yml"),
+        (["test", "--only", "x", "empty"], "error: there are no tests in empty; tests of"),
         (["test", "lonely"], "error: lonely/func.test.yml:1: there is no func.yml beside it, which it would test"),
-        (["replay", "bad.yml"], "error: bad.yml:1: not JSON: Expecting value (line 1)"),
-        (["replay", "list.json"], "error: list.json:1: expected the JSON object of a job, as GitLab's `jobs/request`"),
-        (["replay", "script.json"], "error: script.json:1: the job has a script, and no `run`; only jobs with `run`"),
+        (
+            ["replay", "bad.yml"],
+            "error: bad.yml:1: not JSON (Expecting value); expected the JSON of a job, as GitLab's",
+        ),
+        (
+            ["replay", "list.json"],
+            "error: list.json:1: not a JSON object; expected the JSON of a job, as GitLab's `jobs/request`",
+        ),
+        (["replay", "script.json"], "error: script.json:1: the job has a script and no `run`; only jobs with `run`"),
         (["replay", "steps.json"], "error: steps.json: run:1: unknown key `scrip` in a step; did you mean `script`?"),
-        (["replay", "keyless.json"], "error: keyless.json:1: the variable without 'key'"),
-        (["replay", "number.json"], "error: number.json:1: a variable whose key or value is not a string"),
+        (["replay", "keyless.json"], "error: keyless.json:1: one of the `variables` is not an object with `key`"),
+        (["replay", "number.json"], "error: number.json:1: one of the `variables` is not an object with `key`"),
     ],
 )
 def test_bad_arguments_and_files_end_with_2(place: Path, arguments: list[str], error: str) -> None:
@@ -183,22 +204,22 @@ def test_a_test_that_does_not_pass_says_why(place: Path) -> None:
         "failed  greet: wrong",
         "        status: expected failure, found success",
         '        outputs: `greeted`: expected "Sally", found "S"',
-        "        outputs: `other`: expected 1, it is missing",
-        '        exports: `FOO`: expected "bar", it is missing',
-        '        error: expected "no such thing" in it, found null',
+        "        outputs: `other`: expected 1, found none",
+        '        exports: `FOO`: expected "bar", found none',
+        '        error: expected "no such thing" in it, found none',
         "        exit_code: expected 1, found 0",
-        '        log: "not there" is not in it',
+        '        log: expected "not there" in it',
     ]
     assert lines[8] == "        greet/func.test.yml:2"
     assert lines[9].startswith("        | hello S 1 false \ufffd[1m /")
-    assert lines[-1] == "0 of 1 tests passed"
+    assert lines[-1] == "0 of 1 test passed"
 
 
 @pytest.mark.parametrize(
     ("text", "error"),
     [
-        ("", "1: expected one document, a list of tests"),
-        ("a: 1", "1: expected one document, a list of tests"),
+        ("", "1: expected one document, a list of tests that each have a `name`"),
+        ("a: 1", "1: expected one document, a list of tests that each have a `name`"),
         ("- a", "1: `a` as a test; expected keys and values"),
         ("- {inputs: {}}", "1: a test has no `name`"),
         ("- {name: a, expects: {}}", "1: unknown key `expects` in a test; did you mean `expect`?"),
@@ -242,6 +263,120 @@ def test_a_job_is_replayed_with_its_variables(place: Path) -> None:
     assert json.loads(out)["steps"][1]["command"][-1].endswith("[MASKED]")
 
 
+def test_a_replayed_job_has_its_variables_in_the_environment(place: Path) -> None:
+    """As a runner has it: those that are files as paths, and what is given here before all else."""
+    script = "echo $WHO $HOW $(cat $CERT) $(stat -c %a $CERT) $CI_PROJECT_DIR"
+    variables = [
+        {"key": "WHO", "value": "Patrick"},
+        {"key": "HOW", "value": "well"},
+        {"key": "CERT", "value": "certificate", "file": True},
+        {"key": "a=b", "value": "which no environment can have"},
+    ]
+    payload = {"run": [{"name": "a", "script": script}], "variables": variables}
+    (place / "job.json").write_text(json.dumps(payload))
+    code, out, _ = job_steps("replay", "job.json", "--variable", "WHO=Sally", "--env", "HOW=badly")
+    assert (code, out) == (0, f'Running step "a"\nSally badly certificate 600 {place}\n')
+
+
+BATCH = """
+[defaults]
+executor = "steps"
+env = { WHO = "Patrick", HOW = "well" }
+
+[executors.steps.policy]
+allowed_paths = ["greet"]
+
+[[executors.steps.policy.before]]
+name = "scan"
+script = "echo scanned"
+
+[[jobs]]
+name = "listed"
+env = { HOW = "badly" }
+options.steps.file = "ci.yml"
+
+[[jobs]]
+name = "script"
+script = "#!/bin/sh -e\\necho $0 $WHO '${{ none }}'"
+
+[[jobs]]
+name = "one"
+options.steps = { step = "./greet", inputs = { name = "Sally" } }
+
+[[jobs]]
+name = "refused"
+options.steps.step = "./show"
+
+[[jobs]]
+name = "several"
+script = "true"
+matrix = { a = [1, 2] }
+
+[[jobs]]
+name = "other"
+executor = "instance"
+script = "true"
+
+[[jobs]]
+name = "wrong"
+options.steps.stepz = "./show"
+"""
+
+
+def test_a_job_of_a_batch_is_replayed(place: Path) -> None:
+    """With its environment, what the policy adds, and a script as the file that it is there."""
+    (place / "jobs.toml").write_text(BATCH)
+    (place / "ci.yml").write_text("- {name: a, script: 'echo $WHO $HOW ${{ env.TASKSCALER_JOB_NAME }}'}\n")
+    code, out, _ = job_steps("replay", "jobs.toml", "--job", "listed", "--env", "WHO=Sally")
+    assert (code, out) == (0, 'Running step "scan"\nscanned\nRunning step "a"\nSally badly listed\n')
+    code, out, _ = job_steps("replay", "jobs.toml", "--job", "script")
+    assert (code, out.splitlines()[-1]) == (0, f"{place / '.job-script'} Patrick ${{{{ none }}}}")
+    assert not (place / ".job-script").exists()
+    code, out, _ = job_steps("replay", "jobs.toml", "--job", "one")
+    assert (code, out.splitlines()[-1]) == (0, f"hello Sally 1 false mine {place}")
+
+
+@pytest.mark.parametrize(
+    ("job", "error"),
+    [
+        ("", "jobs.toml is a jobs file; name one of its jobs with --job: `listed`, `script`, `one`"),
+        ("lsted", "jobs.toml has no job `lsted`; did you mean `listed`?"),
+        ("refused", "the policy's `allowed_paths` refuses the step `step`: expected greet, found show"),
+        ("several", "the job `several` has `matrix`, so it is several; they cannot be replayed"),
+        ("other", "the job `other` has the executor instance; only those of `steps` can be replayed"),
+        (
+            "wrong",
+            "jobs.toml: the job `wrong` cannot be read: unknown key `stepz` in [options.steps] (known keys: steps,",
+        ),
+    ],
+)
+def test_a_job_of_a_batch_that_cannot_be_replayed(place: Path, job: str, error: str) -> None:
+    """One line says why, and what to do."""
+    (place / "jobs.toml").write_text(BATCH)
+    code, out, err = job_steps("replay", "jobs.toml", *(["--job", job] if job else []))
+    assert (code, out) == (2, "")
+    assert err.startswith(f"error: {error}"), err
+
+
+def test_what_a_script_would_lose_is_said(place: Path) -> None:
+    """It has no outputs and exports, in GitLab neither, and nothing else would tell."""
+    (place / "steps.yml").write_text(
+        "- {name: a, script: 'echo {} > ${{ export_file }}'}\n- {name: b, script: 'true'}\n"
+    )
+    code, _, err = job_steps("run", "steps.yml")
+    said = "what the script of step `a` writes to `export_file` is lost: a script has no exports"
+    assert (code, err) == (0, f"hint: {said}; write a function with `exec` for them\n")
+
+
+@pytest.mark.usefixtures("place")
+@pytest.mark.parametrize(("time", "code"), [("60", 0), ("2m", 0), ("0.5h", 0), ("5x", 2), ("0", 2), ("-1", 2), ("", 2)])
+def test_a_time_limit_is_seconds_or_has_a_unit(time: str, code: int) -> None:
+    """Others are refused with examples."""
+    found, _, err = job_steps("run", "greet", "--input", "name=a", "--timeout", time)
+    assert found == code
+    assert ("is not a time; expected one such as 30s, 10m or 2h" in err) is bool(code)
+
+
 SHELL = next(name for name in ("/usr/local/bin/bash", "/usr/bin/bash", "/bin/bash", "/bin/sh") if Path(name).exists())
 """What scripts run in here."""
 
@@ -281,14 +416,14 @@ def test_a_run_stops_at_breakpoints(place: Path) -> None:
     assert out == [
         'Running step "login"',
         "before login; `help` for commands",
-        "(job-steps) inputs, env, outputs   what the step has, with secrets masked",
-        "command                what is run, and where",
-        "shell                  a shell in the step's directory, with its environment",
+        "(job-steps) inputs, env, outputs   show what the step has, with secrets masked",
+        "command                show what runs, and where",
+        "shell                  open a shell in the step's directory, with its environment, unmasked",
         "continue, abort        go on, or cancel the run",
         '(job-steps) token = "[MASKED]"',
         '(job-steps) TOKEN = "[MASKED]"',
         "(job-steps) no outputs",
-        '(job-steps) ["sh","-c","echo in; cp key ${{ output_file }}"]',
+        "(job-steps) sh -c 'echo in; cp key ${{ output_file }}'",
         f"in {place}",
         "(job-steps) `nonsense` is not a command; `help` shows those there are",
         "(job-steps) (job-steps) in",
@@ -297,7 +432,7 @@ def test_a_run_stops_at_breakpoints(place: Path) -> None:
         '(job-steps) Running step "bang"',
         "before bang; `help` for commands",
         "(job-steps) failed: bang (exit status 7); `help` for commands",
-        f'(job-steps) ["{SHELL}","-c","echo made \\u003e here; exit 7"]',
+        f"(job-steps) {SHELL} -c 'echo made > here; exit 7'",
         f"in {place}",
         "(job-steps) ",
     ]
@@ -359,11 +494,11 @@ def test_a_run_goes_on_when_nobody_decides_in_time(place: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "error"),
     [
-        (["--break", "logn/x"], "--break there is no step `logn`; did you mean `login`?"),
+        (["--break", "logn/x"], "--break: there is no step `logn`; did you mean `login`?"),
         (["--breakpoints", "none.yml"], "File 'none.yml' does not exist"),
         (["--breakpoints", "steps.yml"], "steps.yml:"),
-        (["--break", "bang", "--breakpoint-timeout", "2d"], "--breakpoint-timeout 2d; expected a time such as 30s"),
-        (["--variable", "JOB_STEPS_BREAKPOINTS=bang:x"], "--break bang:x; expected STEP"),
+        (["--break", "bang", "--breakpoint-timeout", "2d"], "--breakpoint-timeout: 2d; expected a time such as 30s"),
+        (["--variable", "JOB_STEPS_BREAKPOINTS=bang:x"], "breakpoints: `bang:x`; expected STEP"),
     ],
 )
 def test_breakpoints_that_cannot_be_met_are_refused(place: Path, options: list[str], error: str) -> None:
@@ -371,6 +506,19 @@ def test_breakpoints_that_cannot_be_met_are_refused(place: Path, options: list[s
     code, out, err = at_breakpoints(place, "", *options)
     assert (code, out) == (2, [])
     assert error in err
+
+
+@pytest.mark.usefixtures("place")
+def test_a_command_without_steps_has_no_name_to_stop_at() -> None:
+    """Only `*` does; whoever gives it a name is told."""
+    run = ("run", "greet", "--input", "name=a")
+    code, _, err = job_steps(*run, "--break", "greet")
+    said = "there is no step `greet`; the function is one command, and `*` stops at that"
+    assert (code, err) == (0, f"a breakpoint was never met: {said}\n")
+    done = CliRunner().invoke(main, [*run, "--break", "*"], input="quit\nc\n")
+    assert done.stdout.startswith(
+        "before the command; `help` for commands\n(job-steps) `quit` leaves a job that an agent"
+    )
 
 
 def test_a_breakpoint_that_was_never_met_is_said_at_the_end(place: Path) -> None:
@@ -385,7 +533,7 @@ def test_a_breakpoint_that_means_nothing_is_refused(place: Path, text: str) -> N
     """Before anything runs."""
     code, out, err = at_breakpoints(place, "", "--break", text)
     assert (code, out) == (2, [])
-    assert err == f"error: --break {text}; expected STEP, or STEP with `:before`, `:after`, `:failure` behind it\n"
+    assert err == f"error: --break: `{text}`; expected STEP, STEP:before, STEP:after or STEP:failure\n"
 
 
 def test_a_shell_at_a_breakpoint_has_the_steps_environment(place: Path) -> None:

@@ -254,11 +254,11 @@ async def test_the_gate_inside_refuses_what_the_one_outside_does(bench: Bench) -
     steps = "- {name: build, func: ./outer, container: test/a, inputs: {who: x, token: y}}\n"
     result = await bench.run(steps, policy=ONLY_A, variables=[Variable(key="V", value="v")])
     assert result.error
-    refusal = "the policy's allowed_images refuses the step 'build/below': expected docker.io/test/a"
+    refusal = "the policy's `allowed_images` refuses the step `build/below`: expected docker.io/test/a"
     assert refusal in result.error
     assert len(bench.made) == 1
     result = await bench.run("- {name: build, script: echo, container: test/b}\n", policy=ONLY_A)
-    assert "the policy's allowed_images refuses the step 'build'" in str(result.error)
+    assert "the policy's `allowed_images` refuses the step `build`" in str(result.error)
     assert len(bench.made) == 1
 
 
@@ -266,7 +266,7 @@ async def test_who_has_taken_over_a_container_gets_no_other_one(bench: Bench) ->
     """An agent inside that was replaced asks for what the policy forbids, and for what it must not: none is made."""
     ask = """read -r request; echo '{"open":{"image":"%s","path":["s","t"]}}'; read -r answer; echo "$answer" > %s"""
     answer = bench.project.directory / "answer"
-    for image, error in (("test/b", "allowed_images refuses the step 's/t'"), ("-v", "not an image; expected one")):
+    for image, error in (("test/b", "`allowed_images` refuses the step `s/t`"), ("-v", "not an image; expected one")):
         bench.image("a", ask % (image, answer))
         await bench.run("- {name: s, func: ./inner, container: test/a}\n", policy=ONLY_A)
         assert error in json.loads(answer.read_text())["closed"]
@@ -299,7 +299,7 @@ async def test_a_function_from_an_image_runs_where_its_caller_does(bench: Bench)
     ]
     assert not (bench.engine / "made").exists()
     result = await bench.run(steps, policy=Policy(allowed_images=()))
-    assert "allowed_images refuses the step 'root'" in str(result.error)
+    assert "`allowed_images` refuses the step `root`" in str(result.error)
 
 
 async def test_what_cannot_be_had_of_an_image_is_named(bench: Bench) -> None:

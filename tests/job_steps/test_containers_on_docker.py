@@ -126,14 +126,14 @@ async def test_a_policy_that_forbids_the_inner_one_refuses_it_at_both_gates(
     job: Job, placed: Path, tmp_path: Path
 ) -> None:
     """A manager admits no list that names it; one that lies has its list refused by the agent, and by that inside."""
-    with pytest.raises(PolicyRefused, match=r"allowed_images refuses the step 'direct'"):
+    with pytest.raises(PolicyRefused, match=r"`allowed_images` refuses the step `direct`"):
         admit_steps(ONLY_PYTHON, ONE)
     assert admit_steps(ONLY_PYTHON, STEPS) == STEPS  # what a function has in it is not known before it is loaded
     policy = tmp_path / "policy.json"
     policy.write_text(json.dumps(as_mapping(ONLY_PYTHON)))
     with anyio.fail_after(PATIENCE):
         async with agent(placed, tmp_path / "agent", options=("--policy", str(policy))) as (_, client):
-            with pytest.raises(CallFailed, match=r"allowed_images refuses the step 'direct'") as refused:
+            with pytest.raises(CallFailed, match=r"`allowed_images` refuses the step `direct`") as refused:
                 await client.run(job.request("lie", ONE))
             assert refused.value.code is Code.PERMISSION_DENIED
             await client.run(job.request("j"))
@@ -143,7 +143,9 @@ async def test_a_policy_that_forbids_the_inner_one_refuses_it_at_both_gates(
     assert "outer is " in log
     assert "inner is " not in log
     assert status.state is RunState.FAILURE
-    assert "allowed_images refuses the step 'build/below': expected docker.io/taskscaler-test/python" in status.message
+    assert (
+        "`allowed_images` refuses the step `build/below`: expected docker.io/taskscaler-test/python" in status.message
+    )
     failed = tree.failed()
     assert failed
     assert (failed.name, failed.container) == ("below", f"docker.io/{OTHER}")

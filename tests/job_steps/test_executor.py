@@ -19,7 +19,7 @@ from fleeting.connectors import PosixConnection, RunsDetached
 from fleeting.errors import CommandLost, NameUnknown
 from job_steps import StepResult
 from job_steps._policy import Policy, PolicyRefused
-from job_steps.executor import PolicySettings, StepsConfig, StepsExecutor, StepsOptions
+from job_steps.executor import PolicySettings, Restrictions, StepsConfig, StepsExecutor, StepsOptions
 from job_steps.executor._executor import _Counted
 from job_steps.executor._list import StepsOfJob, steps_of
 from taskscaler.batch import Job
@@ -276,7 +276,7 @@ async def test_a_step_that_fails_is_named(bench: Bench) -> None:
     assert (outcome.verdict, outcome.exit_code, outcome.why) == (
         Verdict.FAILED,
         7,
-        "the step outer/inner exited with 7",
+        "the step `outer/inner` exited with 7",
     )
     assert bench.output.data == b""
     failed = bench.tree.failed()
@@ -284,7 +284,7 @@ async def test_a_step_that_fails_is_named(bench: Bench) -> None:
     assert (failed.name, failed.exit_code) == ("inner", 7)
     outcome = await bench.steps({"name": "gone", "step": "./gone"})
     assert (outcome.verdict, outcome.exit_code) == (Verdict.FAILED, None)
-    assert outcome.why.startswith("the step gone failed: there is no `func.yml` or `step.yml` in `")
+    assert outcome.why.startswith("the step `gone` failed: there is no directory `")
 
 
 async def test_expressions_in_a_jobs_script_are_none(bench: Bench) -> None:
@@ -307,11 +307,11 @@ def test_a_job_that_the_policy_refuses_is_refused_before_there_is_an_instance() 
     assert isinstance(executor, ForeseesRefusal)
     wanted = StepsOptions(steps=({"name": "build", "step": "gitlab.com/steps/build@main"},))
     assert executor.refusal(wanted) == (
-        "the policy's allowed_git refuses the step 'build': expected gitlab.com/steps/*@v1.*,"
-        " found https://gitlab.com/steps/build@main; change the step, or allowed_git in [executors.steps.policy] if it"
-        " is to be allowed"
+        "the policy's `allowed_git` refuses the step `build`: expected gitlab.com/steps/*@v1.*,"
+        " found https://gitlab.com/steps/build@main; change the step, or `allowed_git` in [executors.steps.policy] if"
+        " it may run"
     )
-    assert executor.refusal(None).startswith("the policy's scripts refuses the step 'script': it is a script")
+    assert executor.refusal(None).startswith("the policy's `scripts` refuses the step `script`: it is a script")
     assert executor.refusal(StepsOptions(step="gitlab.com/steps/build@v1.2")) == ""
 
 
@@ -332,7 +332,24 @@ async def test_what_only_the_run_finds_is_refused_by_the_agent(bench: Bench) -> 
     (source / "step.yml").write_text("spec: {}\n---\nrun:\n- name: inner\n  step: ../../lib\n")
     outcome = await bench.steps({"name": "outer", "step": "./ci/outer"}, files={"ci/outer": source})
     assert outcome.verdict is Verdict.FAILED
-    assert "the policy's allowed_paths refuses the step 'outer/inner': expected ci/*, found lib" in outcome.why
+    assert "the policy's `allowed_paths` refuses the step `outer/inner`: expected ci/*, found lib" in outcome.why
+
+
+async def test_a_jobs_own_policy_binds_what_its_steps_bring_along(bench: Bench) -> None:
+    """Each agent applies it to that job alone, and what the operator's policy adds needs no leave of it."""
+    scan: dict[str, object] = {"name": "scan", "script": "echo scanned"}
+    bench.settings = StepsConfig(policy=PolicySettings(before=(scan,)))
+    source = bench.directory / "outer"
+    source.mkdir()
+    (source / "step.yml").write_text("spec: {}\n---\nrun:\n- name: inner\n  step: ../../lib\n")
+    own = Restrictions(allowed_paths=("ci/*",), scripts=False)
+    outer: dict[str, object] = {"name": "outer", "step": "./ci/outer"}
+    outcome = await bench.run("", options=StepsOptions(steps=(outer,), policy=own), files={"ci/outer": source})
+    assert outcome.verdict is Verdict.FAILED
+    refused = "`allowed_paths` in the job's own policy refuses the step `outer/inner`: expected ci/*, found lib"
+    assert refused in outcome.why
+    assert bench.output.data == b"scanned\n"
+    assert (await bench.run("echo free")).verdict is Verdict.SUCCEEDED
 
 
 class Liar(StepsExecutor):
@@ -346,7 +363,7 @@ async def test_a_manager_that_does_not_ask_its_policy_is_refused_by_the_agent(be
     """It sends what it must not; the agent of that policy does not run it."""
     bench.settings = StepsConfig(policy=PolicySettings(scripts=False))
     executor, job = Liar(bench.settings, bench.runs), JobSpec(name="job", script="echo ran")
-    with pytest.raises(ConnectError, match="the policy's scripts refuses the step 'script'"):
+    with pytest.raises(ConnectError, match="the policy's `scripts` refuses the step `script`"):
         await executor.run(job, bench.slot, output=bench.output, artifacts=bench.artifacts)
     assert bench.output.data == b""
     assert await bench.left() == []
@@ -399,21 +416,21 @@ def test_breakpoints_are_refused_before_there_is_an_instance() -> None:
     """Where the policy does not allow them, which it does not by default; where there is no such step, or agent."""
     wanted = StepsOptions(breakpoints=("script",))
     refused = (
-        "the policy's breakpoints refuses the step 'script': a breakpoint would hold it, which is not allowed; remove"
-        " the breakpoint; change the step, or breakpoints in [executors.steps.policy] if it is to be allowed"
+        "the policy's `breakpoints` refuses the step `script`: jobs are not held at breakpoints"
+        " here; remove the breakpoint, or set breakpoints = true in [executors.steps.policy]"
     )
     assert StepsExecutor(StepsConfig()).refusal(wanted) == refused
     assert StepsExecutor(BREAKABLE).refusal(wanted) == ""
     misspelt = StepsOptions(breakpoints=("scirpt",))
-    said = "the job's breakpoint there is no step `scirpt`; did you mean `script`?"
+    said = "the job's breakpoints: there is no step `scirpt`; did you mean `script`?"
     assert StepsExecutor(BREAKABLE).refusal(misspelt) == said
-    with pytest.raises(PolicyRefused, match="the policy's breakpoints refuses the step 'script'"):
+    with pytest.raises(PolicyRefused, match="the policy's `breakpoints` refuses the step `script`"):
         steps_of(JobSpec(name="job", script=":", env={"JOB_STEPS_BREAKPOINTS": "script:after"}), Policy())
     with pytest.raises(ValueError, match="ten; expected a time such as"):
         variables = {"JOB_STEPS_BREAKPOINTS": "script", "JOB_STEPS_BREAKPOINT_TIMEOUT": "ten"}
         steps_of(JobSpec(name="job", script=":", env=variables), BREAKABLE.policy.policy)
     theirs = evolve(BREAKABLE, step_runner="step-runner")
-    assert "which GitLab's step runner does not know" in StepsExecutor(theirs).refusal(wanted)
+    assert "which GitLab's step-runner does not know" in StepsExecutor(theirs).refusal(wanted)
 
 
 async def test_time_for_which_a_job_is_held_does_not_count_for_its_manager() -> None:
@@ -452,12 +469,15 @@ async def test_time_for_which_a_job_is_held_does_not_count_for_its_manager() -> 
         (lambda: PolicySettings(breakpoint_timeout=0), "'breakpoint_timeout' must be > 0"),
         (
             lambda: StepsConfig(step_runner="x", policy=PolicySettings(commits=True)),
-            "or no step_runner, which loads what steps refer",
+            "either step_runner or a policy that refuses steps",
         ),
         (lambda: PolicySettings(before=({"name": "x"},)), "steps in before"),
         (lambda: PolicySettings(after=({"name": "x", "script": "true", "when": 1},)), "steps in after"),
-        (lambda: StepsOptions(steps=({"name": "x", "script": "true"},), step="./x"), "either steps or step"),
-        (lambda: StepsOptions(inputs={"x": 1}), "a step for the inputs"),
+        (
+            lambda: StepsOptions(steps=({"name": "x", "script": "true"},), step="./x"),
+            "only one of `steps`, `file` and `step`",
+        ),
+        (lambda: StepsOptions(inputs={"x": 1}), "`step` beside `inputs`"),
         (lambda: StepsOptions(steps=({"name": "x", "srcipt": "true"},)), "srcipt"),
     ],
 )

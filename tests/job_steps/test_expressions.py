@@ -12,7 +12,19 @@ from hypothesis import strategies as st
 from job_steps import StepFailed
 from job_steps._expressions import Scope, compare, expand, expand_string, expand_text
 from job_steps._grammar import MAX_LENGTH, parse_template
-from job_steps._values import Hidden, Value, bounded, checked, hides, json_text, kind_of, mask, number_text, reveal
+from job_steps._values import (
+    Hidden,
+    Value,
+    bounded,
+    checked,
+    hides,
+    json_text,
+    kind_of,
+    mask,
+    number_text,
+    reveal,
+    shown_text,
+)
 
 SCOPE = Scope(
     {
@@ -279,6 +291,13 @@ def test_json_is_what_other_programs_read(value: Value) -> None:
     assert json_text(checked(json.loads(json_text(value)))) == json_text(value)
     assert expand(checked({"a": [value, "${{ 1 }}"]}), SCOPE) == {"a": [expand(value, SCOPE), 1]}
     assert reveal(Hidden(value)) == value
+
+
+@given(values.map(checked))
+def test_what_people_are_shown_is_the_same_value(value: Value) -> None:
+    """As JSON, too, but with `&`, `<` and `>` as they are."""
+    assert json.loads(shown_text(value)) == json.loads(json_text(value))
+    assert shown_text("a && b > c \\u003e") == '"a && b > c \\\\u003e"'
 
 
 @pytest.mark.parametrize(

@@ -149,9 +149,9 @@ async def test_the_agents_gate_sees_what_only_the_run_finds(tmp_path: Path) -> N
     policy = Policy(allowed_paths=("ci/outer",))
     result, log = await ran(policy, '- name: build\n  step: "${{ vars.WHERE }}"\n', tmp_path)
     assert result.status is Status.FAILURE
-    assert "the policy's allowed_paths refuses the step 'build'" in str(result.steps[0].error)
+    assert "the policy's `allowed_paths` refuses the step `build`" in str(result.steps[0].error)
     result, log = await ran(policy, "- name: build\n  step: ./ci/outer\n", tmp_path)
-    assert "refuses the step 'build/below': expected ci/outer, found ci/inner" in str(result.steps[0].steps[0].error)
+    assert "refuses the step `build/below`: expected ci/outer, found ci/inner" in str(result.steps[0].steps[0].error)
     result, log = await ran(Policy(allowed_paths=("ci/*",)), "- name: build\n  step: ./ci/outer\n", tmp_path)
     assert (result.status, log) == (Status.SUCCESS, b"ran\n")
 

@@ -188,7 +188,7 @@ def test_times(text: str, seconds: float) -> None:
 @pytest.mark.parametrize("text", ["", "0", "-1", "25h", "1d", "1e9", "ten", "99999999999999999999"])
 def test_times_that_are_none(text: str) -> None:
     """Nor are those that are too long."""
-    with pytest.raises(ValueError, match=r"expected a time such as 30s, 10m or 2h, of at most 24 hours$"):
+    with pytest.raises(ValueError, match=r"expected a time such as 30s, 10m or 2h, at most 24 hours$"):
         seconds_of(text)
 
 
@@ -210,12 +210,12 @@ def test_files_of_breakpoints() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "f:1: 0 documents; expected one with a list of breakpoints, such as `- build:after`"),
+        ("", "f:1: found 0 documents; expected one, a list of breakpoints such as `- build:after`"),
         ("build", "f:1: expected a list of breakpoints, such as `- build:after`"),
         ("a:\n", "f:1: unknown key `a`; did you mean `breakpoints`?"),
         ("breakpoint: []", "f:1: unknown key `breakpoint`; did you mean `breakpoints`?"),
-        ("\n- build: after\n", "f:2: expected a breakpoint, such as `build:after`, without a blank behind the colon"),
-        ("- build:afetr", "f:1: breakpoint build:afetr; expected STEP, or STEP with `:before`, `:after`, `:failure`"),
+        ("\n- build: after\n", "f:2: expected a breakpoint, such as `build:after`, with no space after the colon"),
+        ("- build:afetr", "f:1: breakpoint `build:afetr`; expected STEP, STEP:before, STEP:after or STEP:failure"),
         ("- 3", "f:1: expected a breakpoint"),
         ("breakpoint_timeout: 2d", "f:1: breakpoint_timeout 2d; expected a time such as 30s, 10m or 2h"),
         ("breakpoints: build", "f:1: expected a list of breakpoints"),

@@ -238,7 +238,7 @@ async def test_a_revision_that_is_missing_makes_no_password_public(project: Proj
     variables = "{name: a, func: '${{ env.WHERE }}'}"
     for address in ("me:p4ssw0rd@host.invalid/group/name", "me:p4ss/w0rd@host.invalid/group/name"):
         result = await project.run(f"- {variables}\n", env={"WHERE": f"{scheme}{address}"})
-        assert "refers to nothing; expected" in str(result.error)
+        assert "is not a reference to a function; expected" in str(result.error)
         if "p4ssw0rd" in address:
             assert "p4ssw0rd" not in f"{result.error}{project.log.decode()}"
             assert "host.invalid/group/name" in str(result.error)

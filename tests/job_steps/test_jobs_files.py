@@ -1,13 +1,17 @@
 """Jobs files whose jobs are steps: what is read, and what is said of mistakes before there is an instance."""
 
 import io
+import os
 from pathlib import Path
 
 import pytest
 
 from fleeting import ConfigError
+from job_steps import read_steps
 from job_steps.executor import StepsOptions
-from taskscaler._jobsfile import read_jobs_file
+from job_steps.executor._list import steps_of
+from job_steps.policy import Policy
+from taskscaler._jobsfile import files_to_submit, read_jobs_file
 from taskscaler._jobsfile._stream import keep
 from taskscaler._jobsfile._tables import Defaults
 from taskscaler.batch import Job
@@ -41,9 +45,9 @@ inputs = { who = "world", times = 3, loud = true }
 
 
 REFUSED = (
-    "jobs[0].options.steps (job \"a\"): the policy's commits refuses the step 'greet': expected a whole commit as the"
-    " version, found https://gitlab.com/steps/greet@v1; change the step, or commits in [executors.steps.policy] if it"
-    " is to be allowed"
+    'jobs[0].options.steps (job "a"): the policy\'s `commits` refuses the step `greet`: expected a whole commit as the'
+    " version, found https://gitlab.com/steps/greet@v1; change the step, or `commits` in [executors.steps.policy] if it"
+    " may run"
 )
 
 
@@ -100,7 +104,7 @@ def test_what_is_wrong_is_said_before_there_is_an_instance(tmp_path: Path, more:
     ("wrong", "right", "said"),
     [
         ('script = "make"', 'srcipt = "make"', "srcipt"),
-        ('step = "./greet"', 'step = "nowhere"', "refers to nothing"),
+        ('step = "./greet"', 'step = "nowhere"', "is not a reference to a function"),
         ('inputs = { who = "world", times = 3, loud = true }', "inputs = 3", "inputs"),
     ],
 )
@@ -128,6 +132,75 @@ def test_a_mistake_reads_as_a_sentence(tmp_path: Path, more: str, message: str) 
     assert "('" not in str(caught.value)
 
 
+FROM_FILE = '[[jobs]]\nname = "a"\noptions.steps.file = "ci/steps.yml"\n'
+LISTED = "# what it does\n- {name: build, script: make, env: {VERSION: 1.10}}\n"
+
+
+def test_steps_may_be_in_a_file_beside_the_jobs_file(tmp_path: Path) -> None:
+    """A number stays as it was written there, since GitLab's files are read so; who submits the jobs sends it along."""
+    (tmp_path / "ci").mkdir()
+    (tmp_path / "ci" / "steps.yml").write_text(LISTED)
+    (job,) = jobs(tmp_path, HEAD, FROM_FILE)
+    assert job.spec.script == ""
+    listed = read_steps(steps_of(job.spec, Policy()).text)
+    assert [(step.name, step.env) for step in listed.steps] == [("build", {"VERSION": "1.10"})]
+    (tmp_path / "submitted.toml").write_text(FROM_FILE)
+    assert files_to_submit(tmp_path / "submitted.toml") == ["ci/steps.yml"]
+    (tmp_path / "ci" / "steps.yml").unlink()
+    with pytest.raises(ConfigError, match=r'jobs\[0\].options.steps.file \(job "a"\): "ci/steps.yml" is not a file in'):
+        files_to_submit(tmp_path / "submitted.toml")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("- {name: a, scrip: x}", "ci/steps.yml:1: unknown key `scrip` in a step; did you mean `script`?"),
+        ("", "ci/steps.yml:1: found nothing; expected a list of steps, or a function"),
+        ("[]", "ci/steps.yml has no steps; write a list of them"),
+        ("spec: {inputs: {a: {type: string}}}\n---\nrun: []", "ci/steps.yml has a function, expected a list of steps;"),
+        ("- {name: a, func: gitlab.com/steps/greet@v1}", "the policy's `commits` refuses the step `a`"),
+        (b"\xff", '"ci/steps.yml", which is not text in UTF-8 (byte 0)'),
+        (b"#" * (1 << 20) + b"##", "ci/steps.yml:1: 1048578 characters; at most"),
+        (b"#" * (4 << 20) + b"#", '"ci/steps.yml", which has more than 4,194,304 bytes'),
+    ],
+)
+def test_a_file_that_has_no_steps(tmp_path: Path, text: str | bytes, message: str) -> None:
+    """The error names the job, the file and its line."""
+    (tmp_path / "ci").mkdir()
+    (tmp_path / "ci" / "steps.yml").write_bytes(text if isinstance(text, bytes) else text.encode())
+    found = problem(tmp_path, HEAD, FROM_FILE)
+    assert found.startswith("jobs[0].options.steps")
+    assert message in found
+
+
+def test_a_file_is_inside_the_directory_and_a_file(tmp_path: Path) -> None:
+    """Of a batch that was submitted, somebody else has made the directory: no link leads out of it, no FIFO is read."""
+    here = tmp_path / "here"
+    (here / "ci").mkdir(parents=True)
+    (tmp_path / "steps.yml").write_text(LISTED)
+    (here / "ci" / "steps.yml").symlink_to(tmp_path / "steps.yml")
+    assert f'"ci/steps.yml", which is outside {here}; name a file below it' in problem(here, HEAD, FROM_FILE)
+    for path in (str(tmp_path / "steps.yml"), "../steps.yml", "ci/../../steps.yml"):
+        assert "which is outside" in problem(here, HEAD, FROM_FILE.replace("ci/steps.yml", path))
+    (here / "ci" / "steps.yml").unlink()
+    assert "is not a readable file in" in problem(here, HEAD, FROM_FILE)
+    os.mkfifo(here / "ci" / "steps.yml")
+    assert '"ci/steps.yml", which is not a file' in problem(here, HEAD, FROM_FILE)
+
+
+def test_a_jobs_own_policy_is_in_force_beside_the_operators(tmp_path: Path) -> None:
+    """An error says whose rule it is; only rules that refuse steps can be in it."""
+    own = f"{STEPS}\n[jobs.options.steps.policy]\nscripts = false\n"
+    assert problem(tmp_path, HEAD, own) == (
+        'jobs[0].options.steps (job "a"): `scripts` in the job\'s own policy refuses the step `build`: it is a script'
+        " or a command of the job's own; change the step, or `scripts` in the job's policy"
+    )
+    wider = STEPS.replace('"./greet"', '"gitlab.com/steps/greet@v1"')
+    assert problem(tmp_path, HEAD, f"{wider}\n[jobs.options.steps.policy]\ncommits = false\n") == REFUSED
+    more = f"{STEPS}\n[jobs.options.steps.policy]\nbreakpoints = true\n"
+    assert "unknown key `breakpoints`" in problem(tmp_path, HEAD, more)
+
+
 def test_a_stream_has_jobs_of_steps_too(tmp_path: Path) -> None:
     """One on each line; one with nothing to run is refused."""
     line = '{"executor": "steps", "options": {"steps": {"steps": [{"name": "x", "script": "true"}]}}}\n'
@@ -140,6 +213,10 @@ def test_a_stream_has_jobs_of_steps_too(tmp_path: Path) -> None:
     (job,) = read(line)
     assert isinstance(job.spec.options, StepsOptions)
     assert job.spec.script == ""
+    with pytest.raises(
+        ConfigError, match=r"options.steps.file: .*a job on standard input has its steps in its own line"
+    ):
+        read('{"executor": "steps", "options": {"steps": {"file": "x.yml"}}}\n')
     for nothing in ('{"name": "x", "options": {}}', '{"name": "x"}', '{"options": {"steps": {}}, "executor": "steps"}'):
         with pytest.raises(ConfigError, match="it has nothing to run; give `script` or `command`"):
             read(f"{nothing}\n")

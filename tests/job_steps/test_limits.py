@@ -284,7 +284,7 @@ async def test_the_agent_keeps_its_limits_whatever_a_manager_says(tmp_path: Path
     assert found.tree
     tree = StepResult.from_dict(found.tree)
     assert tree.steps[0].cause == "out_of_memory"
-    assert re.fullmatch(f"the step leak was killed: {OVER}", outcome_of(ended[1], tree, timed_out="").why)
+    assert re.fullmatch(f"the step `leak` was killed: {OVER}", outcome_of(ended[1], tree, timed_out="").why)
     assert len(said.splitlines()) == 2, "a table of routes with nothing but its heading"
 
 

@@ -9,7 +9,18 @@ from attrs import evolve, fields
 from hypothesis import given
 from hypothesis import strategies as st
 
-from job_steps._policy import Asked, Kind, Policy, PolicyRefused, admit, as_mapping, check, policy_of
+from job_steps._policy import (
+    RESTRICTIONS,
+    Asked,
+    Kind,
+    Policy,
+    PolicyRefused,
+    admit,
+    as_mapping,
+    check,
+    policy_of,
+    restrictions_of,
+)
 from job_steps._references import without_login
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -126,7 +137,37 @@ def test_what_is_admitted_is_allowed_and_what_is_refused_is_named(
     rule, step = expected
     assert (refused.value.rule, refused.value.step) == expected
     assert rule in {each.name for each in fields(Policy)}
-    assert str(refused.value).startswith(f"the policy's {rule} refuses the step {step!r}: ")
+    assert str(refused.value).startswith(f"the policy's `{rule}` refuses the step `{step}`: ")
+
+
+@given(policies, policies, lists())
+def test_a_jobs_own_policy_can_only_refuse_more(
+    policy: Policy, own: Policy, job: list[tuple[dict[str, object], Asked]]
+) -> None:
+    """Nothing is admitted that the operator's forbids, or the job's own; what both allow is as it is without the own.
+
+    What the own one adds, or says of time and breakpoints, is none of its business: it changes nothing.
+    """
+    theirs, questions = [call for call, _ in job], [each for _, each in job]
+    first = next((each for each in questions if naive(policy, each) or naive(own, each)), None)
+    if first is None:
+        assert admit(policy, theirs, questions, own=own) == admit(policy, theirs, questions)
+        return
+    with pytest.raises(PolicyRefused) as refused:
+        admit(policy, theirs, questions, own=own)
+    assert (refused.value.step, refused.value.is_own) == (first.step, not naive(policy, first))
+    assert refused.value.rule == (naive(policy, first) or naive(own, first))
+
+
+@given(policies)
+def test_a_jobs_own_policy_says_only_what_refuses_steps(own: Policy) -> None:
+    """Any policy can be cut down to that; what else one says is refused."""
+    whole = as_mapping(own)
+    rules = {key: value for key, value in whole.items() if key in RESTRICTIONS}
+    assert as_mapping(restrictions_of(rules)) == rules
+    if rules != whole:
+        with pytest.raises(ValueError, match="in a job's own policy; expected allowed_git, "):
+            restrictions_of(whole)
 
 
 @given(policies, lists())
@@ -192,7 +233,7 @@ def test_a_repository_may_be_written_in_several_ways(location: str, pattern: str
 )
 def test_another_repository_is_not_taken_for_an_allowed_one(location: str) -> None:
     """However it is written; and its password is not shown."""
-    with pytest.raises(PolicyRefused, match=r"allowed_git refuses the step 'build': expected gitlab\.com/steps/\*"):
+    with pytest.raises(PolicyRefused, match=r"`allowed_git` refuses the step `build`: expected gitlab\.com/steps/\*"):
         check(Policy(allowed_git=("gitlab.com/steps/*",)), asked(location=location, version="v1"))
 
 
@@ -209,7 +250,7 @@ def test_a_refusal_shows_no_password() -> None:
     with pytest.raises(PolicyRefused) as refused:
         check(Policy(allowed_git=()), asked(location="https://user:hunter2@example.com/x", version="main"))
     assert str(refused.value) == (
-        "the policy's allowed_git refuses the step 'build': expected nothing, found https://example.com/x@main"
+        "the policy's `allowed_git` refuses the step `build`: expected nothing, found https://example.com/x@main"
     )
 
 
@@ -319,7 +360,7 @@ def test_scripts_are_refused_to_a_jobs_author_alone() -> None:
     policy = Policy(scripts=False)
     for origin in Kind:
         check(policy, Asked(step="build", kind=Kind.SCRIPT, origin=origin))
-    with pytest.raises(PolicyRefused, match="scripts refuses the step 'build': it is a script or a command"):
+    with pytest.raises(PolicyRefused, match="`scripts` refuses the step `build`: it is a script or a command"):
         check(policy, Asked(step="build", kind=Kind.SCRIPT))
 
 
@@ -328,7 +369,7 @@ def test_a_job_that_may_have_no_script_may_not_put_one_into_a_file_either() -> N
     own = asked(kind=Kind.PATH, location="ci/build")
     check(Policy(scripts=False), asked(kind=Kind.PATH, location="lib", origin=Kind.GIT))
     check(Policy(scripts=False, allowed_paths=("ci/*",)), own)
-    with pytest.raises(PolicyRefused, match="scripts refuses the step 'build': ci/build is the job's own") as refused:
+    with pytest.raises(PolicyRefused, match="`scripts` refuses the step `build`: ci/build is the job's own") as refused:
         check(Policy(scripts=False), own)
     assert refused.value.rule == "scripts"
 
@@ -345,7 +386,7 @@ def test_an_expression_is_left_to_the_agent_which_has_to_know_its_value() -> Non
 def test_a_job_cannot_hide_a_step_that_is_added() -> None:
     """Outputs and results go by names: two steps of one name would be one."""
     policy = Policy(after=[{"name": "sign", "step": "./sign"}])
-    with pytest.raises(PolicyRefused, match="after refuses the step 'sign': the policy adds a step of this name"):
+    with pytest.raises(PolicyRefused, match="`after` refuses the step `sign`: the policy adds a step of this name"):
         admit(policy, [{"name": "sign", "script": "true"}], [Asked(step="sign", kind=Kind.SCRIPT)])
 
 

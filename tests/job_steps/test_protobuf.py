@@ -29,6 +29,7 @@ STEP_PROTO: Mapping[str, Mapping[str, tuple[int, str]]] = {
         "time_limit": (15001, "double"),
         "breakpoints": (15002, "repeated string"),
         "breakpoint_timeout": (15003, "double"),
+        "policy": (15004, "string"),
     },
     "StatusRequest": {"id": (1, "string")},
     "FollowLogsRequest": {"id": (1, "string"), "offset": (2, "int64")},

@@ -85,7 +85,7 @@ def test_a_reference_says_where_a_function_comes_from(text: str, reference: Refe
 @pytest.mark.parametrize("text", ["", "echo", "gitlab.com/x/y", "@v1", "x@", "a b@c", "ftp"])
 def test_a_reference_to_nothing_is_refused(text: str) -> None:
     """The error says what was expected."""
-    with pytest.raises(ValueError, match="refers to nothing; expected a path that begins"):
+    with pytest.raises(ValueError, match="is not a reference to a function; expected a path such as"):
         parse_reference(text)
 
 
@@ -190,9 +190,9 @@ def run(text: str) -> str:
 
 
 MISTAKES = [
-    ("", "f:1: 0 documents; expected two documents with `---` between them: `spec:`, then `exec:` or `run:`"),
-    ("spec:\n", "f:1: 1 documents; expected two documents"),
-    ("spec:\n---\nexec: {command: [a]}\n---\nmore: 1\n", "f:4: 3 documents; expected two"),
+    ("", "f:1: found nothing; expected a list of steps, or a function: `spec:`, `---`, `exec:` or `run:`"),
+    ("spec:\n", "f:1: found one document; expected two, with `---` between them"),
+    ("spec:\n---\nexec: {command: [a]}\n---\nmore: 1\n", "f:4: found 3 documents; expected two"),
     ("- a\n---\n- b\n", "f:1: a list as the first document; expected keys and values"),
     ("spec:\n---\nfoo\n", "f:3: `foo` as the second document; expected keys and values"),
     ("specs:\n---\nexec: {command: [a]}\n", "f:1: unknown key `specs` in the first document; did you mean `spec`?"),
@@ -238,14 +238,14 @@ MISTAKES = [
         run("  - name: my-step\n    script: a"),
         "f:4: `my-step` cannot be the name of a step; expected letters, digits and",
     ),
-    (run("  - name: a"), "f:4: step `a` has nothing to run; expected one of `func`, `script`"),
-    (run("  - {name: a, func: ./b, script: c}"), "f:4: step `a` has `func` and `script`; expected one of"),
-    (run("  - {name: a, func: ./b, step: ./b}"), "f:4: step `a` has `func` and `step`; expected one of"),
+    (run("  - name: a"), "f:4: step `a` has nothing to run; expected either `func` or `script`"),
+    (run("  - {name: a, func: ./b, script: c}"), "f:4: step `a` has `func` and `script`; expected either"),
+    (run("  - {name: a, func: ./b, step: ./b}"), "f:4: step `a` has `func` and `step`; expected either"),
     (run("  - {name: a, script: ''}"), "f:4: `script` of step `a` is empty"),
     (run("  - {name: a, script: b, inputs: {c: d}}"), "f:4: step `a` has `script` and `inputs`; a script takes"),
     (run("  - {name: a, func: ./b, input: {}}"), "f:4: unknown key `input` in a step; did you mean `inputs`?"),
     (run("  - {name: a, uses: ./b}"), "f:4: unknown key `uses` in a step; did you mean `func`?"),
-    (run("  - {name: a, func: nowhere}"), "f:4: step `a`: `nowhere` refers to nothing; expected a path that begins"),
+    (run("  - {name: a, func: nowhere}"), "f:4: step `a`: `nowhere` is not a reference to a function; expected a path"),
     (run("  - {name: a, func: {git: {url: x}}}"), "f:4: `git` of step `a` has no `rev`"),
     (run("  - {name: a, func: {git: {url: x, ref: y}}}"), "f:4: unknown key `ref` in `git`; did you mean `rev`?"),
     (run("  - {name: a, func: {oci: {registry: x, repository: y}}}"), "f:4: `oci` of step `a` has no `tag`"),

@@ -11,12 +11,6 @@ from click.testing import CliRunner
 from job_steps.cli import main
 
 PAGE = (Path(__file__).parents[2] / "packages" / "job-steps" / "README.md").read_text()
-GREET = """
-spec: {inputs: {name: {type: string}}, outputs: {greeted: {type: string}}}
----
-exec:
-  command: [sh, -c, 'test "$0" || exit 3; echo hello $0; cat file > $1', "${{ inputs.name }}", "${{ output_file }}"]
-"""
 
 
 def test_the_program_of_the_page_runs(tmp_path: Path) -> None:
@@ -28,11 +22,11 @@ def test_the_program_of_the_page_runs(tmp_path: Path) -> None:
 
 
 def test_the_commands_of_the_page_do_what_it_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With a function that greets."""
+    """With the function that it shows."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "greet").mkdir()
-    written = """printf '{"name":"greeted","value":"%s"}' "$0" > $1"""
-    (tmp_path / "greet" / "func.yml").write_text(GREET.replace("cat file > $1", written.replace("'", "''")))
+    (function,) = re.findall(r"(?ms)^```yaml\n(.*?)^```", PAGE)
+    (tmp_path / "greet" / "func.yml").write_text(function)
     (tests,) = re.findall(r"(?ms)^  ```yaml\n(.*?)^  ```", PAGE)
     (tmp_path / "greet" / "func.test.yml").write_text(tests)
     command, *printed = re.findall(r"(?ms)^```\n\$ (.*?)^```", PAGE)[0].splitlines()

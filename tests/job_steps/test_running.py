@@ -85,7 +85,7 @@ async def test_the_first_step_that_fails_ends_the_run(project: Project) -> None:
         ("[sh, -c, 'exit 137']", 137, "the command ended with exit status 137"),
         ("[no-such-program-here]", None, "there is no program `no-such-program-here` in PATH"),
         ("[./no-such-file]", None, "there is no program `./no-such-file`"),
-        ("[/etc]", None, "the program `/etc` cannot be started: Permission denied"),
+        ("[/etc]", None, "the program `/etc` cannot be started: Permission denied; is it executable? (chmod +x)"),
         ("['${{ inputs.empty }}']", None, "the command is empty"),
         ("[echo, '${{ inputs.nul }}']", None, "a character 0 in the command or its environment"),
     ],
@@ -362,7 +362,7 @@ async def test_a_function_that_calls_itself_is_refused(project: Project) -> None
 @pytest.mark.parametrize(
     ("step", "error"),
     [
-        ("{func: ./nowhere}", "there is no `func.yml` or `step.yml` in `DIR/nowhere`"),
+        ("{func: ./nowhere}", "there is no directory `DIR/nowhere`, which should have the function"),
         ("{func: ./echo/other.yml}", "there is no `other.yml` in `DIR/echo`"),
         ("{func: ./bad}", "DIR/bad/func.yml:3: unknown key `exek` in the second document; did you mean `exec`?"),
         ("{func: ./latin}", "`DIR/latin/func.yml` is not text in UTF-8 (byte 9)"),
@@ -370,8 +370,8 @@ async def test_a_function_that_calls_itself_is_refused(project: Project) -> None
         ("{func: ./echo}", "the input `message` is missing; the function needs it"),
         ("{func: ./echo, inputs: {mesage: a}}", "there is no input `mesage`; did you mean `message`?"),
         ("{func: ./echo, inputs: {message: '${{ env.NO }}'}}", "there is no `NO` in `env`"),
-        ("{func: '${{ env.PATH }}'}", "there is no `func.yml` or `step.yml` in `/"),
-        ("{func: 'nowhere${{ 1 }}'}", "`nowhere1` refers to nothing; expected a path"),
+        ("{func: '${{ env.PATH }}'}", "there is no directory `/"),
+        ("{func: 'nowhere${{ 1 }}'}", "`nowhere1` is not a reference to a function; expected a path"),
         ("{func: builtin://magic}", "there is no built-in function `magic`; there is `script`"),
         ("{func: r.io/x/y:1}", "r.io/x/y:1 is an image, and those cannot be fetched here; expected a directory or git"),
     ],

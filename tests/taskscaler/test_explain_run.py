@@ -236,7 +236,7 @@ def test_where_the_time_of_a_job_went(pin: Pin, tmp_path: Path) -> None:
     directory = tell(
         tmp_path / "results",
         Started(at=EPOCH + 1, job="a", pool="default", instance="i-1", slot=0),
-        Ended(at=EPOCH + 61, job="a", state=JobState.FAILED, why="the step build/cc exited with 2", steps=steps),
+        Ended(at=EPOCH + 61, job="a", state=JobState.FAILED, why="the step `build/cc` exited with 2", steps=steps),
         Started(at=EPOCH + 70, job="a", pool="default", instance="i-1", slot=0),
         Ended(at=EPOCH + 90, job="a", state=JobState.SUCCEEDED, steps=steps[:1]),
         Started(at=EPOCH + 95, job="b-01", pool="default", instance="i-1", slot=0),

@@ -113,7 +113,7 @@ async def test_a_step_that_fails_fails_the_job(desk: Desk) -> None:
         (
             {"run": '[{"name": "x", "step": "gitlab.com/steps/build@main"}]'},
             "script_failure",
-            "the policy's commits refuses the step 'x': expected a whole commit",
+            "the policy's `commits` refuses the step `x`: expected a whole commit",
         ),
         (
             {"steps": (Step(name="script", script=("true",)),)},
@@ -142,28 +142,28 @@ async def test_what_only_the_run_finds_is_refused_by_the_agent(tmp_path: Path) -
     log = desk.log(job)
     assert (job.state.value, job.failure_reason) == ("failed", "script_failure")
     assert "\nscanned\n" in log
-    assert "the policy's commits refuses the step 'outer/inner'" in log
+    assert "the policy's `commits` refuses the step `outer/inner`" in log
 
 
 @pytest.mark.parametrize(
     ("policy", "run", "refusal"),
     [
-        (PolicySettings(scripts=False), {"script": "echo no"}, "scripts refuses the step 'x': it is a script"),
-        (PolicySettings(scripts=False), {"step": "./ci"}, "scripts refuses the step 'x': ci is the job's own"),
+        (PolicySettings(scripts=False), {"script": "echo no"}, "`scripts` refuses the step `x`: it is a script"),
+        (PolicySettings(scripts=False), {"step": "./ci"}, "`scripts` refuses the step `x`: ci is the job's own"),
         (
             PolicySettings(allowed_git=("gitlab.com/steps/*",)),
             {"step": "https://user:hunter2-hunter2@gitlab.com/other/x@v1"},
-            "allowed_git refuses the step 'x': expected gitlab.com/steps/*, found https://gitlab.com/other/x@v1",
+            "`allowed_git` refuses the step `x`: expected gitlab.com/steps/*, found https://gitlab.com/other/x@v1",
         ),
         (
             PolicySettings(before=({"name": "x", "script": "true"},)),
             {"script": "echo no"},
-            "before refuses the step 'x': the policy adds a step of this name; take another name",
+            "`before` refuses the step `x`: the policy adds a step of this name",
         ),
         (
             PolicySettings(allowed_git=()),
             {"step": "${{ vars.WHERE }}@v1"},
-            "allowed_git refuses the step 'x': expected nothing, found https://gitlab.com/other/x@v1",
+            "`allowed_git` refuses the step `x`: expected nothing, found https://gitlab.com/other/x@v1",
         ),
     ],
 )
@@ -203,7 +203,7 @@ async def test_where_no_scripts_are_allowed_there_is_no_other_place_for_them(
     async with desk_on(tmp_path, taskscaler=settings) as desk:
         ended = await desk.run(job)
     assert (ended.state.value, ended.failure_reason) == ("failed", "script_failure")
-    assert f"the policy's scripts refuses the job's `{named}`" in desk.log(ended).splitlines()[-1]
+    assert f"the policy's `scripts` refuses the job's `{named}`" in desk.log(ended).splitlines()[-1]
 
 
 async def test_a_jobs_variables_do_not_change_what_a_policy_adds(tmp_path: Path) -> None:
@@ -301,10 +301,18 @@ async def test_a_job_is_held_where_its_variable_says(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("value", "settings", "said"),
     [
-        ("one", OwnSettings(), "the policy's breakpoints refuses the step 'one': a breakpoint would hold it"),
-        ("$NAME", OwnSettings(), "the policy's breakpoints refuses the step 'one': a breakpoint would hold it"),
-        ("noe:after", BREAKABLE, "the job's breakpoint there is no step `noe`; did you mean `one`?"),
-        ("one:never", BREAKABLE, "the job's breakpoint one:never; expected STEP, or STEP with"),
+        (
+            "one",
+            OwnSettings(),
+            "the policy's `breakpoints` refuses the step `one`: jobs are not held at breakpoints here",
+        ),
+        (
+            "$NAME",
+            OwnSettings(),
+            "the policy's `breakpoints` refuses the step `one`: jobs are not held at breakpoints here",
+        ),
+        ("noe:after", BREAKABLE, "the job's breakpoints: there is no step `noe`; did you mean `one`?"),
+        ("one:never", BREAKABLE, "the job's breakpoints: `one:never`; expected STEP, STEP:before"),
     ],
 )
 async def test_a_job_that_cannot_be_held_there(tmp_path: Path, value: str, settings: OwnSettings, said: str) -> None:

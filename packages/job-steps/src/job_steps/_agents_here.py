@@ -77,12 +77,13 @@ def sockets_below(home: Path) -> list[str]:
 
 
 @asynccontextmanager
-async def agents_here(sockets: Sequence[str], home: Path) -> AsyncIterator[list[Agent]]:
+async def agents_here(sockets: Sequence[str], home: Path, *, may_be_none: bool = False) -> AsyncIterator[list[Agent]]:
     """Reach agents; one that has ended without a trace is passed over.
 
     Args:
         sockets: Where they listen; none: they are looked for.
         home: Where, then.
+        may_be_none: Whether it is all right if none is found.
 
     Raises:
         CannotAttach: There is none, or not where it was said to be.
@@ -93,8 +94,8 @@ async def agents_here(sockets: Sequence[str], home: Path) -> AsyncIterator[list[
             Agent(socket, await stack.enter_async_context(step_runner(stream)), _user_of(stream, socket))
             for socket, stream in streams.items()
         ]
-        if not agents:
-            raise CannotAttach(f"no agent of yours runs on this host, below {home}; start a job with breakpoints first")
+        if not agents and not may_be_none:
+            raise CannotAttach(f"no agent of yours runs on this host (looked in {home}); start a job with breakpoints")
         yield agents
 
 

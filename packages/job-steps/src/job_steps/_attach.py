@@ -54,7 +54,7 @@ async def attach(wish: Wish, home: Path) -> int:
         CannotAttach, CallFailed: It cannot be done.
     """
     try:
-        async with agents_here(wish.sockets, home) as agents:
+        async with agents_here(wish.sockets, home, may_be_none=wish.lists) as agents:
             return await _attached(wish, await jobs_of(agents, is_named=bool(wish.sockets)))
     except Exception as error:
         found = _first(error)
@@ -91,7 +91,7 @@ def _chosen(wish: Wish, known: Sequence[KnownJob]) -> KnownJob:
     if not wish.job:
         held = [each for each in running if each.held]
         if not held:
-            raise CannotAttach("no job is held at a breakpoint; name one that runs to wait until it is")
+            raise CannotAttach("no job is held at a breakpoint; to wait for one that is running, name it")
         if len(held) > 1:
             names = ", ".join(each.id for each in held[:10])
             raise CannotAttach(f"{len(held)} jobs are held: {names}; name one of them")
@@ -99,13 +99,13 @@ def _chosen(wish: Wish, known: Sequence[KnownJob]) -> KnownJob:
     found = [each for each in known if each.id == wish.job] or [each for each in known if each.id.startswith(wish.job)]
     if not found:
         near = nearest(wish.job, [each.id for each in running])
-        said = f"did you mean {near}?" if near else "`--list` shows those that are held"
+        said = f"did you mean {near}?" if near else "`--list` shows the jobs that are held"
         raise CannotAttach(f"there is no job {wish.job}; {said}")
     if len(found) > 1 and found[0].id == wish.job:
         where = ", ".join(each.agent.socket for each in found[:10])
         raise CannotAttach(f"{len(found)} agents have a job {wish.job}; name one of them with --socket: {where}")
     if len(found) > 1:
-        raise CannotAttach(f"{len(found)} jobs begin with {wish.job}; write more of the name")
+        raise CannotAttach(f"the names of {len(found)} jobs begin with {wish.job}; type more of the name")
     if found[0].state.is_over:
         raise CannotAttach(f"the job {found[0].id} {_OVER.get(found[0].state, 'is over')}; nothing holds it any more")
     return found[0]

@@ -35,7 +35,7 @@ def read_breakpoints(text: str, *, source: str) -> BreakpointFile:
     documents = read_documents(text, source=source)
     if len(documents) != 1:
         _fail(
-            source, 1, f"{len(documents)} documents; expected one with a list of breakpoints, such as `- build:after`"
+            source, 1, f"found {len(documents)} documents; expected one, a list of breakpoints such as `- build:after`"
         )
     root = documents[0].root
     if isinstance(root, _yaml.Sequence):
@@ -58,7 +58,7 @@ def _listed(node: Node, source: str) -> tuple[str, ...]:
 
 def _breakpoint(node: Node, source: str) -> str:
     if not isinstance(node, Scalar) or not isinstance(node.value, str):
-        _fail(source, node.line, "expected a breakpoint, such as `build:after`, without a blank behind the colon")
+        _fail(source, node.line, "expected a breakpoint, such as `build:after`, with no space after the colon")
     try:
         parse_breakpoint(node.text)
     except ValueError as error:

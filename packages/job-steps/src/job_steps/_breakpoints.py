@@ -1,6 +1,5 @@
 """Breakpoints: at which moments of which steps a run waits for somebody, and what that somebody is shown."""
 
-import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from enum import Enum
 from fnmatch import fnmatchcase
@@ -9,6 +8,7 @@ from typing import Final, TypeAlias
 from attrs import field, frozen
 
 from job_steps._definitions import Function
+from job_steps._durations import parse_time
 from job_steps._nearest import nearest
 from job_steps._references import SCRIPT
 from job_steps._results import StepResult
@@ -30,9 +30,6 @@ MOST: Final = 100
 
 LONGEST: Final = 1000
 """Characters of one."""
-
-_SECONDS: Final = {"": 1, "s": 1, "m": 60, "h": 3600}
-_DURATION: Final = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)([smh]?)")
 
 
 class When(Enum):
@@ -105,8 +102,8 @@ def parse_breakpoint(text: str) -> Breakpoint:
     pattern, colon, moment = text.partition(":")
     known = {each.value: each for each in When}
     if not pattern or len(text) > LONGEST or (colon and moment not in known):
-        expected = f"STEP, or STEP with {', '.join(f'`:{each}`' for each in known)} behind it"
-        raise ValueError(f"{text[:100]}; expected {expected}")
+        *others, last = (f"STEP:{each}" for each in known)
+        raise ValueError(f"`{text[:100]}`; expected STEP, {', '.join(others)} or {last}")
     return Breakpoint(pattern, frozenset({known[moment]} if colon else {When.BEFORE, When.FAILURE}))
 
 
@@ -149,10 +146,9 @@ def seconds_of(text: str) -> float:
     Raises:
         ValueError: It is something else, or longer than `LONGEST_TIMEOUT`.
     """
-    found = _DURATION.fullmatch(text.strip())
-    seconds = float(found[1]) * _SECONDS[found[2]] if found else 0.0
+    seconds = parse_time(text)
     if not 0 < seconds <= LONGEST_TIMEOUT:
-        raise ValueError(f"{text[:40]}; expected a time such as 30s, 10m or 2h, of at most 24 hours")
+        raise ValueError(f"{text[:40]}; expected a time such as 30s, 10m or 2h, at most 24 hours")
     return seconds
 
 
@@ -184,9 +180,13 @@ def unmet(points: Iterable[Breakpoint], paths: Sequence[Sequence[str]]) -> list[
 
     Args:
         points: The breakpoints.
-        paths: The names that lead to each step that was met, and to those of the list.
+        paths: The names that lead to each step that was met, and to those of the list; none for a command that has no
+            step around it.
     """
     known = list(dict.fromkeys(name for path in paths for name in _names(path) if name))
-    return [
-        unknown_step(point.pattern, known) for point in points if known and not any(point.names(path) for path in paths)
-    ]
+    missed = [point.pattern for point in points if paths and not any(point.names(path) for path in paths)]
+    return [unknown_step(each, known) if known else _no_steps(each) for each in missed]
+
+
+def _no_steps(pattern: str) -> str:
+    return f"there is no step `{pattern[:100]}`; the function is one command, and `*` stops at that"

@@ -18,6 +18,7 @@ from job_steps._errors import ResultInvalid
 from job_steps._grpc_client import GrpcClient, Responses, connect
 from job_steps._holds import Ended
 from job_steps._messages import Cause, RunState
+from job_steps._policy import RESTRICTIONS, Policy, as_mapping
 from job_steps._protobuf import MalformedMessage, decode, encode
 from job_steps._results import StepResult
 from job_steps._run import Variable
@@ -66,6 +67,10 @@ class RunRequest:
 
     breakpoint_timeout: float | None = None
     """Seconds for which it may be held, at all breakpoints together; then it goes on."""
+
+    policy: Policy | None = None
+    """A policy of the job's own: what it refuses, it refuses beside what the agent's policy does. Only the rules that
+    refuse steps count. GitLab's service passes over it."""
 
 
 @frozen(kw_only=True)
@@ -191,6 +196,7 @@ class StepRunnerClient:
             time_limit=request.time_limit or 0.0,
             breakpoints=request.breakpoints,
             breakpoint_timeout=request.breakpoint_timeout or 0.0,
+            policy=_restrictions(request.policy),
         )
         await self._ask(says.RUN, asked, says.Empty)
 
@@ -376,3 +382,9 @@ def _results(one: says.ResultsMessage) -> Results:
     if not (tree is None or isinstance(tree, dict)):
         raise CallFailed(Code.INTERNAL, "the service answers with results that are no tree")
     return Results(tree=tree, is_final=one.is_final)
+
+
+def _restrictions(own: Policy | None) -> str:
+    """Write a job's own policy; empty if it refuses nothing."""
+    rules = {} if own is None else {key: value for key, value in as_mapping(own).items() if key in RESTRICTIONS}
+    return json.dumps(rules) if rules else ""

@@ -15,7 +15,7 @@ from job_steps._breakpoints import check_steps, parse_breakpoints
 from job_steps._definitions import Step
 from job_steps._errors import StepsInvalid
 from job_steps._expressions import has_expression
-from job_steps._policy import Asked, Kind, Policy, PolicyRefused, admit, bounds, check, check_breakpoints
+from job_steps._policy import Asked, Kind, Policy, PolicyRefused, admit, bounds, check, check_breakpoints, check_own
 from job_steps._reading import read_steps
 from job_steps._references import (
     BuiltinReference,
@@ -36,12 +36,13 @@ _UNPRINTABLE = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
 """What JSON may have in a text as it is, and YAML may not."""
 
 
-def admit_steps(policy: Policy, text: str) -> str:
+def admit_steps(policy: Policy, text: str, *, own: Policy | None = None) -> str:
     """See that a policy allows what a job is to run, and put those steps into it that it has to have.
 
     Args:
         policy: What is allowed.
         text: What the job runs, as `read_steps` takes it.
+        own: The job's own policy, which its steps have to obey beside that.
 
     Returns:
         What is to be run: the same text, if nothing had to be put into it.
@@ -53,6 +54,8 @@ def admit_steps(policy: Policy, text: str) -> str:
     function = read_steps(text)
     if function.exec is not None:
         check(policy, Asked(step="exec", kind=Kind.SCRIPT))
+        if own is not None:
+            check_own(own, Asked(step="exec", kind=Kind.SCRIPT))
         if policy.before or policy.after:
             rule = "before" if policy.before else "after"
             raise PolicyRefused(rule, "exec", "steps can be added to a list alone; make the command a step of one")
@@ -61,7 +64,7 @@ def admit_steps(policy: Policy, text: str) -> str:
     documents = [each.root for each in read_documents(text, source="steps")]
     nodes = _list_of(documents[-1])
     calls = [found for each in nodes if isinstance(found := plain(each), dict)]  # each is, or it was not read
-    admit(policy, calls, asked)
+    admit(policy, calls, asked, own=own)
     if not (policy.before or policy.after):
         return text
     first, last = bounds(policy, calls)
@@ -91,7 +94,9 @@ def admit_breakpoints(policy: Policy, breakpoints: tuple[str, ...], text: str) -
         check_steps(points, read_steps(text))
 
 
-def gate(policy: Policy, *, exempt: Collection[str] = ()) -> Callable[[Step, tuple[str, ...], Origin], None]:
+def gate(
+    policy: Policy, *, exempt: Collection[str] = (), is_own: bool = False
+) -> Callable[[Step, tuple[str, ...], Origin], None]:
     """Give what looks at each step right before it is loaded; see `run_steps`. The job's list has to be admitted.
 
     What it gives raises `PolicyRefused`. The policy's own steps need no leave, and neither do those that they call.
@@ -99,14 +104,28 @@ def gate(policy: Policy, *, exempt: Collection[str] = ()) -> Callable[[Step, tup
     Args:
         policy: What is allowed.
         exempt: Names of the list's steps that need no leave either, such as those of a policy above this one.
+        is_own: Whether it is a job's own.
     """
+    see = check_own if is_own else check
     own = policy.own_names.union(exempt)
 
     def look(step: Step, path: tuple[str, ...], origin: Origin) -> None:
         if path[0] not in own:
-            check(policy, asked_of(step, path, origin, is_evaluated=True))
+            see(policy, asked_of(step, path, origin, is_evaluated=True))
 
     return look
+
+
+def as_function(text: str) -> str:
+    """Make the file of a function of a list of steps, as GitLab's step-runner takes it; another file stays as it is.
+
+    Raises:
+        StepsInvalid: It is no YAML.
+    """
+    documents = read_documents(text, source="steps")
+    if len(documents) != 1 or not isinstance(documents[0].root, Sequence):
+        return text
+    return f'{{}}\n---\n{{"run": {_Copy().text(documents[0].root)}}}\n'
 
 
 def written(*documents: object) -> str:

@@ -67,7 +67,7 @@ class Loader:
         if isinstance(reference, ImageReference):
             return await self._from_image(reference)
         if not isinstance(reference, LocalReference):
-            raise NotLoaded(f"`{reference}` refers to nothing")
+            raise NotLoaded(f"`{reference}` is not a reference to a function")
         is_relative = not reference.path.startswith("/")
         if is_relative and not origin.directory:
             raise NotLoaded(f"`{reference.path}` is relative, and nothing is there that it could be relative to")
@@ -111,6 +111,8 @@ def _from_directory(directory: str, file: str | None, origin: Origin, *, confine
             return Loaded(function=read_steps(text, source=path), origin=where, identity=real)
         except JobStepsError as error:
             raise NotLoaded(str(error)) from error
+    if not os.path.isdir(directory):  # noqa: PTH112  (text so far)
+        raise NotLoaded(f"there is no directory `{directory}`, which should have the function")
     names = " or ".join(f"`{name}`" for name in ((file,) if file else FILES))
     raise NotLoaded(f"there is no {names} in `{directory}`")
 

@@ -107,6 +107,7 @@ class RunMessage:
     time_limit: float = double(15001)
     breakpoints: Sequence[str] = many_texts(15002)
     breakpoint_timeout: float = double(15003)
+    policy: str = text(15004)
 
 
 @frozen(kw_only=True)

@@ -4,8 +4,6 @@ Source: `lib/api/entities/ci/job_request` of GitLab; the key `run` is a string t
 """
 
 import json
-from collections.abc import Mapping
-from typing import Any
 
 from attrs import frozen
 
@@ -17,6 +15,8 @@ from job_steps._run import Variable
 MAX_PAYLOAD = 16 * 1024 * 1024
 """Bytes of one payload."""
 
+_EXPECTED = "expected the JSON of a job, as GitLab's `jobs/request` answers it"
+
 
 @frozen
 class Payload:
@@ -24,8 +24,6 @@ class Payload:
 
     function: Function
     variables: tuple[Variable, ...]
-    name: str
-    """The job's, for people."""
 
 
 def read_payload(data: bytes, *, source: str) -> Payload:
@@ -36,33 +34,30 @@ def read_payload(data: bytes, *, source: str) -> Payload:
     """
     try:
         if len(data) > MAX_PAYLOAD:
-            raise ValueError(f"{len(data)} bytes; at most {MAX_PAYLOAD} are read")
+            raise ValueError(f"more than {MAX_PAYLOAD:,} bytes; {_EXPECTED}")
         payload = json.loads(data)
         if not isinstance(payload, dict):
-            raise ValueError("expected the JSON object of a job, as GitLab's `jobs/request` answers it")
+            raise ValueError(f"not a JSON object; {_EXPECTED}")
         run = payload.get("run")
         if not run:
-            has = "a script" if payload.get("steps") else "nothing to run"
-            raise ValueError(f"the job has {has}, and no `run`; only jobs with `run` can be replayed")
+            has = "a script and no `run`" if payload.get("steps") else "no `run`"
+            raise ValueError(f"the job has {has}; only jobs with `run` can be replayed")
         steps = run if isinstance(run, str) else json.dumps(run)
-        variables = tuple(_variable(each) for each in payload.get("variables") or ())
-        job = payload.get("job_info") or {}
-        name = str(job.get("name") or payload.get("id") or "job")
+        listed = payload.get("variables") or []
+        if not isinstance(listed, list):
+            raise ValueError("`variables` is not a list; expected objects with `key` and `value` in it")
+        variables = tuple(map(_variable, listed))
     except RecursionError:
         raise StepsInvalid("JSON with too many levels", source=source, line=1) from None
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise StepsInvalid(_wrong(error), source=source, line=1) from error
-    return Payload(read_steps(steps, source=f"{source}: run"), variables, name)
+    except json.JSONDecodeError as error:
+        raise StepsInvalid(f"not JSON ({error.msg}); {_EXPECTED}", source=source, line=error.lineno) from error
+    except ValueError as error:
+        raise StepsInvalid(str(error), source=source, line=1) from error
+    return Payload(read_steps(steps, source=f"{source}: run"), variables)
 
 
-def _variable(data: Mapping[str, Any]) -> Variable:
-    key, value = data["key"], data.get("value", "")
-    if not isinstance(key, str) or not isinstance(value, str):
-        raise TypeError("a variable whose key or value is not a string")
+def _variable(data: object) -> Variable:
+    key, value = (data.get("key"), data.get("value", "")) if isinstance(data, dict) else (None, None)
+    if not isinstance(data, dict) or not isinstance(key, str) or not isinstance(value, str):
+        raise ValueError("one of the `variables` is not an object with `key` and `value`, both strings")
     return Variable(key=key, value=value, is_file=data.get("file") is True, is_masked=data.get("masked") is True)
-
-
-def _wrong(error: Exception) -> str:
-    if isinstance(error, json.JSONDecodeError):
-        return f"not JSON: {error.msg} (line {error.lineno})"
-    return f"the variable without {error}" if isinstance(error, KeyError) else str(error)

@@ -85,16 +85,19 @@ class PolicyRefused(StepRefused):
         rule: The field of `Policy` that does not.
         step: Which step; as in `Asked`.
         why: What was found, and what to do.
+        is_own: Whether it is the job's own policy, and not one above it.
     """
 
-    def __init__(self, rule: str, step: str, why: str) -> None:
+    def __init__(self, rule: str, step: str, why: str, *, is_own: bool = False) -> None:
         """Say which rule does not allow which step, and why."""
         super().__init__(rule=rule, why=why)
         self.step = step
+        self.is_own = is_own
 
     def __str__(self) -> str:
         """Say it in one sentence."""
-        return f"the policy's {self.rule} refuses the step {self.step!r}: {self.why}"
+        which = f"`{self.rule}` in the job's own policy" if self.is_own else f"the policy's `{self.rule}`"
+        return f"{which} refuses the step `{self.step}`: {self.why}"
 
 
 Patterns = tuple[str, ...] | None
@@ -243,9 +246,30 @@ def check_breakpoints(policy: Policy, breakpoints: Sequence[str]) -> None:
     """
     if breakpoints and not policy.breakpoints:
         step = breakpoints[0].partition(":")[0][:100]
-        raise PolicyRefused(
-            "breakpoints", step, "a breakpoint would hold it, which is not allowed; remove the breakpoint"
-        )
+        raise PolicyRefused("breakpoints", step, "jobs are not held at breakpoints here")
+
+
+RESTRICTIONS = ("allowed_git", "allowed_images", "allowed_paths", "allowed_builtins", "scripts", "commits")
+"""What a job's own policy may say: rules that refuse steps. All else a job says elsewhere, or it is not its to say."""
+
+
+def restrictions_of(written: Mapping[str, object]) -> Policy:
+    """Read a job's own policy, which can only refuse: both it and the one above it are in force.
+
+    Raises:
+        ValueError: It is none, or says what only an operator may.
+    """
+    if unknown := sorted(set(written) - set(RESTRICTIONS)):
+        raise ValueError(f"unknown key {unknown[0]!r} in a job's own policy; expected {', '.join(RESTRICTIONS)}")
+    return policy_of(written)
+
+
+def check_own(own: Policy, asked: Asked) -> None:
+    """See that a job's own policy allows a step; as `check`, and the error says whose rule it is."""
+    try:
+        check(own, asked)
+    except PolicyRefused as error:
+        raise PolicyRefused(error.rule, error.step, error.why, is_own=True) from error
 
 
 def check(policy: Policy, asked: Asked) -> None:
@@ -261,7 +285,7 @@ def check(policy: Policy, asked: Asked) -> None:
         raise ValueError(f"the step {asked.step!r} is taken from an expression that is not evaluated yet")
     if asked.kind is Kind.SCRIPT:
         if asked.origin is None and not policy.scripts:
-            why = "it is a script or a command; take a step that the policy allows"
+            why = "it is a script or a command of the job's own"
             raise PolicyRefused("scripts", asked.step, why)
     elif not _is_beside(asked):
         _check_reference(policy, asked)
@@ -270,7 +294,7 @@ def check(policy: Policy, asked: Asked) -> None:
 def _check_reference(policy: Policy, asked: Asked) -> None:
     rule, patterns = _rule(policy, asked.kind)
     if rule == "allowed_paths" and patterns is None and not policy.scripts:
-        why = f"{asked.location} is the job's own, so as good as a script; name it in allowed_paths if it may run"
+        why = f"{asked.location} is the job's own, as good as a script, and not in allowed_paths"
         raise PolicyRefused("scripts", asked.step, why)
     if patterns is not None and not any(_matches(asked, pattern) for pattern in patterns):
         allowed = " or ".join(patterns) or "nothing"
@@ -398,13 +422,16 @@ def _image(text: str, version: str) -> tuple[str, str, str]:
     return registry.lower(), f"{above}{slash}{last}", version or digest or tag
 
 
-def admit(policy: Policy, calls: Sequence[Call], asked: Sequence[Asked]) -> tuple[Call, ...]:
+def admit(
+    policy: Policy, calls: Sequence[Call], asked: Sequence[Asked], *, own: Policy | None = None
+) -> tuple[Call, ...]:
     """See that a policy allows all steps of a job's list, and put those into it that it has to have.
 
     Args:
         policy: What is allowed.
         calls: The list. It may have what the policy puts there already.
         asked: What it asks for with each of them, in their order.
+        own: The job's own policy, which its own steps have to obey beside that: it can only refuse more.
 
     Returns:
         The list that is to be run.
@@ -417,10 +444,12 @@ def admit(policy: Policy, calls: Sequence[Call], asked: Sequence[Asked]) -> tupl
     for each in asked[first:last]:
         if each.step in policy.own_names:  # as it is read: a list may have it as something else than a string
             rule = "before" if any(added["name"] == each.step for added in policy.before) else "after"
-            raise PolicyRefused(rule, each.step, "the policy adds a step of this name; take another name")
+            raise PolicyRefused(rule, each.step, "the policy adds a step of this name")
         for one in (each.container, evolve(each, container=None)):
             if one is not None and one.kind is not Kind.EXPRESSION:  # which the agent evaluates, and checks
                 check(policy, one)
+                if own is not None:
+                    check_own(own, one)
     return (*policy.before, *theirs, *policy.after)
 
 

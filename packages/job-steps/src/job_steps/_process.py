@@ -1,5 +1,6 @@
 """Commands: started in sessions of their own, their output passed on as it comes, ended with all they have started."""
 
+import errno
 import fcntl
 import os
 import signal
@@ -21,6 +22,12 @@ from job_steps._keeping import Keeping
 from job_steps._launching import launched
 from job_steps._limits import has_no_network
 from job_steps._results import OutOfMemory, Resources
+
+_HINTS = {
+    errno.EACCES: "; is it executable? (chmod +x)",
+    errno.ENOEXEC: "; is there a first line such as #!/bin/sh in it?",
+}
+"""What whoever wrote a command has most likely forgotten."""
 
 GRACE = 2.0
 """Seconds between asking a command to end and ending it."""
@@ -149,12 +156,15 @@ def _reported(program: str, cwd: str) -> Iterator[None]:
     except FileNotFoundError as error:
         if error.filename == cwd:
             raise StepFailed(f"there is no directory `{cwd}` to run the command in") from error
+        if "/" in program and os.path.exists(os.path.join(cwd, program)):  # noqa: PTH110, PTH118  (it may not be a path)
+            raise StepFailed(f"`{program}` names an interpreter in its first line that is not there") from error
         where = "" if "/" in program else " in PATH"
         raise StepFailed(f"there is no program `{program}`{where}") from error
     except NotADirectoryError as error:
         raise StepFailed(f"`{error.filename or cwd}` is not a directory; expected one to run the command in") from error
     except OSError as error:
-        raise StepFailed(f"the program `{program}` cannot be started: {error.strerror or error}") from error
+        hint = _HINTS.get(error.errno or 0, "")
+        raise StepFailed(f"the program `{program}` cannot be started: {error.strerror or error}{hint}") from error
     except ValueError as error:  # half of a character, which no environment can have
         raise StepFailed(f"the program `{program}` cannot be started: {error}") from error
 

@@ -3,6 +3,7 @@
 import io
 import os
 import pwd
+import shlex
 import shutil
 import signal
 import subprocess
@@ -22,16 +23,19 @@ from job_steps._breakpoints import Decision, Moment, When
 from job_steps._holds import Ended, Holds
 from job_steps._printable import printable
 from job_steps._results import StepResult
-from job_steps._values import json_text
+from job_steps._values import shown_text
 
 _HELP: Final = """\
-inputs, env, outputs   what the step has, with secrets masked
-command                what is run, and where
-shell                  a shell in the step's directory, with its environment
+inputs, env, outputs   show what the step has, with secrets masked
+command                show what runs, and where
+shell                  open a shell in the step's directory, with its environment, unmasked
 continue, abort        go on, or cancel the run"""
 
+_QUIT: Final = ("quit", "q", "exit")
+_ELSEWHERE: Final = "`quit` leaves a job that an agent holds; here, `continue` or `abort`"
+
 _MORE_HELP: Final = """
-break STEP[:WHEN]      hold the job at a step that comes yet
+break STEP[:WHEN]      hold the job at a later step
 quit                   leave; the job stays held"""
 
 _WORDS: Final = {When.BEFORE: "before", When.AFTER: "after", When.FAILURE: "failed:"}
@@ -88,7 +92,7 @@ class Prompt:
                 return Decision.CONTINUE
             if word == "abort":
                 return Decision.ABORT
-            if self.hold_at and word in ("quit", "q"):
+            if self.hold_at and word in _QUIT:
                 return Left.LEFT
             if self.hold_at and word == "break":
                 await self._hold_at(rest.strip())
@@ -112,14 +116,16 @@ class Prompt:
         """Say what somebody asked for."""
         if word == "help":
             return _HELP + (_MORE_HELP if self.hold_at else "")
+        if word in _QUIT:
+            return _ELSEWHERE
         if word not in ("inputs", "env", "outputs", "command"):
             return f"`{word}` is not a command; `help` shows those there are"
         if result is None:
             return "what the step has is too big to be shown"
         if word == "command":
-            return f"{json_text(result.command)}\nin {result.work_dir}"
+            return f"{shlex.join(result.command)}\nin {result.work_dir}"
         named = {"inputs": result.inputs, "env": result.env, "outputs": result.outputs}[word]
-        return "\n".join(f"{name} = {json_text(value)}" for name, value in named.items()) or f"no {word}"
+        return "\n".join(f"{name} = {shown_text(value)}" for name, value in named.items()) or f"no {word}"
 
     def warn_in_shell(self, text: str) -> None:
         """Print a line for somebody who is in a shell, and would not see it else; nothing for others."""
@@ -238,7 +244,7 @@ class PromptHere:
 
     async def __call__(self, moment: Moment) -> Decision:
         """Wait at a breakpoint until somebody decides; go on at once where there is none, or nobody."""
-        self.met.update(dict.fromkeys(moment.path[:end] for end in range(1, len(moment.path) + 1)))
+        self.met.update(dict.fromkeys(moment.path[: end + 1] for end in range(len(moment.path) or 1)))
         self.holds = self.holds.reached(moment.path, moment.when, anyio.current_time())
         hold = self.holds.held
         if hold is None:

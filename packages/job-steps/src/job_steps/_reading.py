@@ -71,9 +71,8 @@ class Reader:
 
     def function(self, documents: list[Document]) -> Function:
         """Read a file of two documents."""
-        expected = "expected two documents with `---` between them: `spec:`, then `exec:` or `run:`"
         if len(documents) != 2:  # noqa: PLR2004
-            self.fail(documents[2].line if documents[2:] else 1, f"{len(documents)} documents; {expected}")
+            self.fail(documents[2].line if documents[2:] else 1, _not_a_function(documents))
         spec = dict(self.keys(documents[0].root, _SPEC, "the first document"))
         signature = dict(self.keys(spec["spec"], _SIGNATURE, "`spec`")) if "spec" in spec else {}
         root = documents[1].root
@@ -171,7 +170,7 @@ class Reader:
         ways = [key for key in ("func", "step", "script", "action") if key in found]
         if len(ways) != 1:
             has = " and ".join(f"`{key}`" for key in ways) or "nothing to run"
-            self.fail(node.line, f"{what} has {has}; expected one of `func`, `script`")
+            self.fail(node.line, f"{what} has {has}; expected either `func` or `script`")
         way = ways[0]
         inputs = self.values(found["inputs"], f"`inputs` of {what}") if "inputs" in found else {}
         script = None
@@ -314,6 +313,19 @@ class Reader:
     def fail(self, line: int, message: str) -> NoReturn:
         """Say what is wrong."""
         raise StepsInvalid(message, source=self.source, line=line)
+
+
+def _not_a_function(documents: list[Document]) -> str:
+    """Say what a file is that is neither a function nor a list of steps."""
+    root = documents[0].root if len(documents) == 1 else None
+    keys = root.items if isinstance(root, _yaml.Mapping) else {}
+    if "run" in keys:
+        return "`run` without a `spec` before it; expected `spec:` and `---` above it, or the list of steps alone"
+    if "spec" in keys or len(documents) > 1:
+        found = f"{len(documents)} documents" if documents[1:] else "one document"
+        return f"found {found}; expected two, with `---` between them: `spec:`, then `exec:` or `run:`"
+    found = _shown(root) if root else "nothing"
+    return f"found {found}; expected a list of steps, or a function: `spec:`, `---`, `exec:` or `run:`"
 
 
 def _shown(node: Node) -> str:

@@ -156,8 +156,8 @@ def parse_reference(text: str) -> Reference:
         return image_reference(found["registry"], found["repository"], tag, directory=directory, file=file)
     url, at, rev = text.rpartition("@")
     if not at or not rev or not _ADDRESS.fullmatch(with_scheme(url)):
-        expected = "a path that begins with `.` or `/`, `registry/repository:tag`, or `url@revision`"
-        raise ValueError(f"`{_short(text)}` refers to nothing; expected {expected}")
+        expected = "a path such as `./build`, a repository such as `gitlab.com/group/build@v1`, or `registry/image:tag`"
+        raise ValueError(f"`{_short(text)}` is not a reference to a function; expected {expected}")
     url, _, place = url.partition("/-/")
     directory, file = _path_and_file(place)
     _stays_inside(directory)

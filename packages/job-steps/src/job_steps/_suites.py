@@ -8,7 +8,7 @@ from attrs import field, frozen
 from job_steps import _yaml
 from job_steps._reading import Reader
 from job_steps._results import Status, StepResult
-from job_steps._values import Value, json_text
+from job_steps._values import Value, json_text, shown_text
 from job_steps._yaml import Node, Scalar, read_documents
 
 SUFFIX = ".test.yml"
@@ -65,7 +65,7 @@ def read_tests(text: str, *, source: str) -> tuple[Test, ...]:
     documents = read_documents(text, source=source)
     root = documents[0].root if documents else None
     if len(documents) != 1 or not isinstance(root, _yaml.Sequence) or not root.items:
-        reader.fail(root.line if root else 1, "expected one document, a list of tests")
+        reader.fail(root.line if root else 1, "expected one document, a list of tests that each have a `name`")
     if len(root.items) > MAX_TESTS:
         reader.fail(root.line, f"{len(root.items)} tests; at most {MAX_TESTS} can be in one file")
     tests = tuple(_test(reader, each) for each in root.items)
@@ -150,17 +150,18 @@ def _differences(expected: Expected, result: StepResult, log: str) -> Iterator[s
     yield from _compared("outputs", expected.outputs, result.outputs)
     yield from _compared("exports", expected.exports, exported)
     if expected.error not in (result.error or ""):
-        yield f"error: expected {json_text(expected.error)} in it, found {json_text(result.error)}"
+        found = "none" if result.error is None else shown_text(result.error)
+        yield f"error: expected {shown_text(expected.error)} in it, found {found}"
     code = (result.failed() or result).exit_code
     if expected.exit_code is not None and code != expected.exit_code:
         yield f"exit_code: expected {expected.exit_code}, found {'none' if code is None else code}"
     for part in expected.log:
         if part not in log:
-            yield f"log: {json_text(part)} is not in it"
+            yield f"log: expected {shown_text(part)} in it"
 
 
 def _compared(what: str, wanted: Mapping[str, Value], found: Mapping[str, Value]) -> Iterator[str]:
     for name, value in wanted.items():
-        has = f"found {json_text(found[name])}" if name in found else "it is missing"
+        has = f"found {shown_text(found[name])}" if name in found else "found none"
         if name not in found or json_text(value) != json_text(found[name]):
-            yield f"{what}: `{name}`: expected {json_text(value)}, {has}"
+            yield f"{what}: `{name}`: expected {shown_text(value)}, {has}"

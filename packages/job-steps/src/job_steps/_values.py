@@ -178,6 +178,14 @@ def json_text(value: Value) -> str:
     return "".join(pieces)
 
 
+def shown_text(value: Value) -> str:
+    """Write a value as JSON for people: with `&` and `<` as they are, which `json_text` writes as numbers."""
+    return _FOR_HTML.sub(lambda found: chr(int(found[1], 16)) if found[1] else found[0], json_text(value))
+
+
+_FOR_HTML = re.compile(r"\\(?:u(0026|003c|003e)|.)")
+
+
 def _write(value: Value, pieces: list[str]) -> None:
     if isinstance(value, Mapping):
         pieces.append("{")

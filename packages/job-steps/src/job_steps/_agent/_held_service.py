@@ -95,7 +95,7 @@ class HeldService:
         except PolicyRefused as error:
             raise CallFailed(Code.PERMISSION_DENIED, str(error)) from error
         except ValueError as error:
-            raise CallFailed(Code.INVALID_ARGUMENT, f"breakpoint {error}") from error
+            raise CallFailed(Code.INVALID_ARGUMENT, f"breakpoints: {error}") from error
         return says.Empty()
 
 

@@ -108,7 +108,7 @@ class Holding:
 
     async def at(self, moment: Moment) -> Decision:
         """Wait at a breakpoint, if there is one; see `run_steps`."""
-        self._met.update(dict.fromkeys(moment.path[:end] for end in range(1, len(moment.path) + 1)))
+        self._met.update(dict.fromkeys(moment.path[: end + 1] for end in range(len(moment.path) or 1)))
         self.holds = self.holds.reached(moment.path, moment.when, anyio.current_time())
         hold = self.held
         if hold is None:

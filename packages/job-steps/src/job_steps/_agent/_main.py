@@ -241,8 +241,8 @@ async def _run(asked: RunMessage, rules: Rules, results: Path | None) -> int:
         tasks.cancel_scope.cancel()
     if outcome is None:
         return 128 + signal.SIGTERM
-    if outcome.message:
-        _complain(outcome.message)
+    if outcome.message:  # who reads the log of a job knows no agent
+        sys.stderr.write(f"error: {printable(outcome.message)}\n")
     failed = outcome.result.failed() if outcome.result else None
     return 0 if outcome.state is RunState.SUCCESS else (failed and failed.exit_code) or 1
 

@@ -1,5 +1,6 @@
 """From a request to what became of its steps: what the service and the command ``run`` have in common."""
 
+import json
 import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
@@ -8,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import anyio
 from anyio import to_thread
-from attrs import frozen
+from attrs import evolve, frozen
 
 from job_steps._agent._holding import Holding
 from job_steps._agent._leftovers import MARK
@@ -43,6 +44,8 @@ class Rules:
     """A step has to be allowed by all of them, but what one of them adds needs no leave of those after it."""
     agent: Path | None = None
     """The zipapp that containers get; None: no step runs in one."""
+    own: "Policy | None" = None
+    """The policy of one job's own, which can only refuse more; what the others add needs no leave of it."""
 
     @staticmethod
     def of(written: Sequence[Mapping[str, Any]], agent: Path | None = None) -> "Rules":
@@ -55,16 +58,38 @@ class Rules:
 
         return Rules([policy_of(each) for each in written], agent)
 
+    def narrowed(self, written: str) -> "Rules":
+        """The rules of a job that brings a policy of its own, as JSON; empty: it does not.
+
+        Raises:
+            CallFailed: It is none.
+        """
+        if not written:
+            return self
+        from job_steps._policy import restrictions_of
+
+        try:
+            own = json.loads(written)
+            if not isinstance(own, dict):
+                raise ValueError("expected an object")
+            return evolve(self, own=restrictions_of(own))
+        except (RecursionError, TypeError, ValueError) as error:
+            raise CallFailed(Code.INVALID_ARGUMENT, f"policy: {error}") from error
+
     def admitted(self, steps: str) -> str:
         """The steps that run in place of these: what the first policy adds is around all else.
 
         Raises:
             JobStepsError: They cannot be read, or must not run.
         """
-        for policy in reversed(self.policies):
-            from job_steps._gate import admit_steps
+        if not self.policies and self.own is None:
+            return steps
+        from job_steps._gate import admit_steps
+        from job_steps._policy import Policy
 
-            steps = admit_steps(policy, steps)
+        own = self.own
+        for policy in reversed(self.policies or (Policy(),)):
+            steps, own = admit_steps(policy, steps, own=own), None
         return steps
 
     def time_limit(self, wanted: float | None) -> float | None:
@@ -120,6 +145,10 @@ class Rules:
 
             gates.append(gate(policy, exempt=above))
             above |= policy.own_names
+        if self.own is not None:
+            from job_steps._gate import gate
+
+            gates.append(gate(self.own, exempt=above, is_own=True))
 
         def admit(*step: object) -> None:
             for one in gates:
@@ -158,7 +187,7 @@ class Rules:
             env={**os.environ, MARK: mark},
             note=note,
         )
-        policies = [as_mapping(policy) for policy in self.policies]
+        policies = [as_mapping(policy) for policy in (*self.policies, *([self.own] if self.own else []))]
         return Delegation(containers=docker, env=env, policies=policies, allow=allow, limits=self.limits)
 
 
@@ -211,6 +240,7 @@ def _prepare(asked: RunMessage, rules: Rules) -> Prepared:
     from job_steps._limits import check_limits
 
     job = asked.job or Job()
+    rules = rules.narrowed(asked.policy)
     work_dir = job.build_dir or asked.work_dir
     if not os.path.isabs(work_dir):  # noqa: PTH117  (no path of this host's yet)
         raise CallFailed(Code.INVALID_ARGUMENT, f"work_dir: expected an absolute path, found {work_dir[:200]!r}")
@@ -262,7 +292,7 @@ def _breakpoints(
     except StepRefused as error:
         raise CallFailed(Code.PERMISSION_DENIED, str(error)) from error
     except ValueError as error:
-        raise CallFailed(Code.INVALID_ARGUMENT, f"breakpoint {error}") from error
+        raise CallFailed(Code.INVALID_ARGUMENT, f"breakpoints: {error}") from error
     return points, rules.breakpoint_timeout(wanted or seconds)
 
 

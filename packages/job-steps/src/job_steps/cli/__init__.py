@@ -7,13 +7,27 @@ from typing import Any
 
 import click
 
+from job_steps._durations import parse_time
 from job_steps._errors import JobStepsError
 from job_steps._printable import printable
 
 EXISTING = click.Path(exists=True, path_type=Path)
 FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
-SECONDS = click.FloatRange(min=0, min_open=True)
 DIRECTORY = click.Path(exists=True, file_okay=False, path_type=Path)
+
+
+class _Time(click.ParamType[float]):
+    """A number of seconds, or such as 30s, 10m or 2h."""
+
+    name = "time"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:  # noqa: ANN401  (a default is a number)
+        """Give seconds."""
+        seconds = parse_time(value) if isinstance(value, str) else float(value)
+        return seconds or self.fail(f"{value!r} is not a time; expected one such as 30s, 10m or 2h", param, ctx)
+
+
+TIME = _Time()
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -25,17 +39,28 @@ def main() -> None:
 def _shared(command: Callable[..., None]) -> Callable[..., None]:
     """Give a command the options of everything that runs steps."""
     for option in (
-        click.option("--json", "as_json", is_flag=True, help="Print the result as JSON, the log in error."),
-        click.option("--timeout", metavar="SECONDS", type=SECONDS, help="For all steps."),
+        click.option("--json", "as_json", is_flag=True, help="Print the result as JSON, the log to standard error."),
+        click.option("--timeout", metavar="TIME", type=TIME, help="How long all steps together may take, such as 10m."),
         click.option(
-            "--cache", metavar="DIR", type=click.Path(path_type=Path), help="Where fetched repositories stay."
+            "--cache",
+            metavar="DIR",
+            type=click.Path(path_type=Path),
+            help="Keep fetched repositories for later runs.",
         ),
-        click.option("--work-dir", metavar="DIR", type=DIRECTORY, default=Path(), help="Where steps run."),
-        click.option("--variable", "variables", metavar="NAME=VALUE", multiple=True, help="A variable of the job."),
+        click.option(
+            "--work-dir", metavar="DIR", type=DIRECTORY, default=Path(), help="Run steps in another directory."
+        ),
+        click.option(
+            "--variable",
+            "variables",
+            metavar="NAME=VALUE",
+            multiple=True,
+            help="A variable of the job (`vars`).",
+        ),
         click.option("--breakpoint-timeout", metavar="TIME", help="How long all breakpoints may hold, such as 10m."),
-        click.option("--breakpoints", metavar="FILE", type=FILE, help="A file with breakpoints."),
-        click.option("--break", "breaks", metavar="STEP[:WHEN]", multiple=True, help="Stop there; see above."),
-        click.option("--env", metavar="NAME=VALUE", multiple=True, help="A variable of the environment."),
+        click.option("--breakpoints", metavar="FILE", type=FILE, help="Take breakpoints from a file."),
+        click.option("--break", "breaks", metavar="STEP[:WHEN]", multiple=True, help="Stop at this step; see above."),
+        click.option("--env", metavar="NAME=VALUE", multiple=True, help="An environment variable for the steps."),
     ):
         command = option(command)
     return command
@@ -43,7 +68,13 @@ def _shared(command: Callable[..., None]) -> Callable[..., None]:
 
 @main.command(short_help="Run a function, or a list of steps.")
 @click.argument("file", metavar="FILE", type=EXISTING)
-@click.option("--input", "inputs", metavar="NAME=VALUE", multiple=True, help="An input; arrays and structs as JSON.")
+@click.option(
+    "--input",
+    "inputs",
+    metavar="NAME=VALUE",
+    multiple=True,
+    help="An input; arrays and structs as JSON.",
+)
 @_shared
 def run(file: Path, **options: Any) -> None:  # noqa: ANN401  (those of `_shared`)
     """Run a function, or a list of steps, and print what it prints.
@@ -51,72 +82,80 @@ def run(file: Path, **options: Any) -> None:  # noqa: ANN401  (those of `_shared
     FILE is a func.yml or step.yml, a directory with one, or a file with a list of steps as a job has it under `run`.
     Paths in it begin at its own directory. Steps have your environment.
 
-    With --break, the run stops before a step and if it fails, or only at one of the moments before, after and failure:
-    --break build/lint:after. STEP may have * and ?. --breakpoints names a file with a list of such breakpoints; the
-    variable JOB_STEPS_BREAKPOINTS may have some, with commas between them. At the prompt, help shows what you can do.
+    --break STEP stops the run before that step, and again if it fails. --break STEP:before, STEP:after or STEP:failure
+    stops at that moment only. STEP is a step's name, or its path, such as build/lint; * and ? match any characters.
+    --breakpoints names a file with a list of breakpoints, and the variable JOB_STEPS_BREAKPOINTS may hold some,
+    separated by commas. At the prompt, type help.
 
-    Exit status: 0 if all steps succeeded, 1 if one failed, 2 if the file or the arguments are wrong, 130 after Ctrl-C.
+    Exit status: 0 if all steps succeeded, 1 if one failed, 2 if the file or an argument is wrong, 130 after Ctrl-C.
     """
     from job_steps.cli._running import run_file
 
     _end(lambda: run_file(file, **options))
 
 
-@main.command(short_help="Run the steps of a job that GitLab handed out.")
-@click.argument("payload", metavar="PAYLOAD", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@main.command(short_help="Run the steps of a job again, on this machine.")
+@click.argument("file", metavar="FILE", type=FILE)
+@click.option("--job", metavar="NAME", default="", help="Which job of a jobs file.")
 @_shared
-def replay(payload: Path, **options: Any) -> None:  # noqa: ANN401  (those of `_shared`)
-    """Run the steps of a job that GitLab handed out, with its variables.
+def replay(file: Path, job: str, **options: Any) -> None:  # noqa: ANN401  (those of `_shared`)
+    """Run the steps of a job here, as a runner or a batch would.
 
-    PAYLOAD is the JSON that GitLab answers to a runner's request for a job; the job has to have `run`. Steps run in the
-    directory that you are in, which stands for the project: check the job's commit out first. Options replace what the
-    job has.
+    FILE is the JSON with which GitLab answers a runner's request for a job; the job must have `run`. Or it is a jobs
+    file of taskscaler, whose name ends in .toml: then --job names a job that has the executor `steps`.
 
-    Exit status and --break: as for run.
+    Steps run in this directory. It stands for the project, at the job's commit, or has the files that the job needs.
+    The steps have the job's variables in their environment; --variable and --env replace them.
+
+    Breakpoints and the exit status are those of run.
     """
-    from job_steps.cli._running import replay_payload
+    from job_steps.cli._running import replay_job, replay_payload
 
-    _end(lambda: replay_payload(payload, **options))
+    is_batch = file.suffix == ".toml"
+    if job and not is_batch:
+        raise click.UsageError("--job is for jobs files, whose names end in .toml")
+    _end(lambda: replay_job(file, job, **options) if is_batch else replay_payload(file, **options))
 
 
 @main.command(short_help="Run the tests beside functions.")
-@click.argument("directory", metavar="DIR", type=DIRECTORY, default=Path())
-@click.option("--only", metavar="TEXT", default="", help="Only tests that have this in their name.")
-@click.option("--json", "as_json", is_flag=True, help="Print the results as JSON lines, one for each test.")
-@click.option("--timeout", metavar="SECONDS", type=SECONDS, default=600, show_default=True, help="For one test.")
+@click.argument("directory", metavar="[DIR]", type=DIRECTORY, default=Path())
+@click.option("--only", metavar="TEXT", default="", help="Run only tests whose name contains this.")
+@click.option("--json", "as_json", is_flag=True, help="Print one line of JSON for each test.")
+@click.option(
+    "--timeout", metavar="TIME", type=TIME, default=600.0, show_default="10m", help="How long one test may take."
+)
 def test(directory: Path, *, only: str, as_json: bool, timeout: float) -> None:
-    """Run the tests of all functions in a directory, and in those below.
+    """Run the tests of all functions in DIR and below; without DIR, in this directory.
 
-    The tests of func.yml are in func.test.yml beside it. Each runs in an empty directory of its own, with PATH and
-    nothing else of your environment.
+    The tests of func.yml are in func.test.yml beside it. Each runs in an empty directory of its own. Of your
+    environment, it gets PATH only.
 
-    Exit status: 0 if all passed, 1 if one did not, 2 if a file is wrong or there is no test, 130 after Ctrl-C.
+    Exit status: 0 if all tests passed, 1 if one did not, 2 if a file is wrong or there are no tests, 130 after Ctrl-C.
     """
     from job_steps.cli._testing import run_tests
 
     _end(lambda: run_tests(directory, only=only, as_json=as_json, timeout=timeout))
 
 
-@main.command(short_help="Look at jobs that are held at breakpoints.")
+@main.command(short_help="Look at a job that is held at a breakpoint.")
 @click.argument("job", metavar="[JOB]", default="")
-@click.option("--list", "lists", is_flag=True, help="List the jobs that are held, and do nothing else.")
+@click.option("--list", "lists", is_flag=True, help="List the jobs that are held, and exit.")
 @click.option("--json", "as_json", is_flag=True, help="List them as JSON.")
-@click.option("--break", "breaks", metavar="STEP[:WHEN]", multiple=True, help="Add a breakpoint to the job.")
+@click.option("--break", "breaks", metavar="STEP[:WHEN]", multiple=True, help="Add a breakpoint; see run --help.")
 @click.option("--continue", "decision", flag_value="continue", help="Let the job go on, without a prompt.")
 @click.option("--abort", "decision", flag_value="abort", help="Cancel the job, without a prompt.")
-@click.option("--socket", "sockets", metavar="PATH", multiple=True, help="Where an agent listens on this host.")
-@click.option("--via", metavar="COMMAND", help="What reaches another host, such as 'ssh -t HOST'.")
+@click.option("--socket", "sockets", metavar="PATH", multiple=True, help="The socket of an agent on this host.")
+@click.option("--via", metavar="COMMAND", help="A command that reaches another host, such as 'ssh -t HOST'.")
 def attach(job: str, via: str | None, **options: Any) -> None:  # noqa: ANN401  (those above)
     """Look at a job that is held at a breakpoint, and let it go on.
 
-    JOB is the job's name, as its log has it, or how that begins; without it, the only job that is held. A job that runs
-    is waited for. At the prompt, help shows what you can do; quit leaves the job held.
+    JOB is the job's name as its log shows it, or the beginning of that name. You can leave it out if only one job is
+    held. If the job is running, the command waits until it is held. At the prompt, type help; quit leaves the job held.
 
-    Jobs are looked for at the agents of this host that are yours. --via runs the agent's own attach on another host: it
-    is a command to which a shell's command line is added, such as 'ssh -t HOST', 'fleeting ssh jobs.toml INSTANCE --'
-    or 'docker exec -it NAME sh -c'.
+    The command asks your agents on this host. --via COMMAND asks those of another host: COMMAND runs a shell command
+    line there, such as 'ssh -t HOST', 'fleeting ssh jobs.toml INSTANCE --' or 'docker exec -it NAME sh -c'.
 
-    Exit status: 0 if that was done, 1 if it was decided otherwise before, 2 if there is no such job, 130 after Ctrl-C.
+    Exit status: 0 if it was done, 1 if somebody else had decided before, 2 if there is no such job, 130 after Ctrl-C.
     """
     from job_steps.cli._attaching import attach_here, attach_via
 

@@ -26,8 +26,8 @@ def run_tests(directory: Path, *, only: str, as_json: bool, timeout: float) -> i
     suites = [(file, _function(file), read_tests(read_text(str(file)), source=str(file))) for file in _files(directory)]
     wanted = [(file, function, each) for file, function, tests in suites for each in tests if only in each.name]
     if not wanted:
-        what = f" that has `{only}` in its name" if only else ""
-        click.echo(f"error: there is no test{what} in {directory}; tests of func.yml are in func{SUFFIX}", err=True)
+        why = f"whose name contains `{only}`" if suites else f"in {directory}; tests of func.yml go into func{SUFFIX}"
+        click.echo(f"error: there are no tests {why}", err=True)
         return 2
     failed = 0
     with TemporaryDirectory(prefix="job-steps-cache-") as cache:
@@ -42,7 +42,7 @@ def run_tests(directory: Path, *, only: str, as_json: bool, timeout: float) -> i
             else:
                 _show(file, test, wrong, log)
     if not as_json:
-        click.echo(f"{len(wanted) - failed} of {len(wanted)} tests passed")
+        click.echo(f"{len(wanted) - failed} of {len(wanted)} {'test' if len(wanted) == 1 else 'tests'} passed")
     return 1 if failed else 0
 
 

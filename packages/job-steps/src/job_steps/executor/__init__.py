@@ -9,14 +9,15 @@ It needs the extra ``executor``. What is where::
     _service    how the agent, or GitLab's step-runner, is reached
     _there      what there is of one try at a job on its instance
     _executor   one try, from its admission to the last trace of it
+    _replaying  a job of a jobs file, for `job-steps replay`
 """
 
-from job_steps.executor._config import PolicySettings, StepsConfig
+from job_steps.executor._config import PolicySettings, Restrictions, StepsConfig
 from job_steps.executor._executor import StepsExecutor
 from job_steps.executor._options import StepsOptions
 from taskscaler.executors import ExecutorPlugin, hookimpl
 
-__all__ = ["PolicySettings", "StepsConfig", "StepsExecutor", "StepsOptions"]
+__all__ = ["PolicySettings", "Restrictions", "StepsConfig", "StepsExecutor", "StepsOptions"]
 
 
 @hookimpl

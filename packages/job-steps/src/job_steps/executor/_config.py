@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from attrs import field, frozen
+from attrs import evolve, field, frozen
 from attrs.validators import gt, min_len, optional
 
 from fleeting import Duration
@@ -14,8 +14,8 @@ from job_steps._sizes import size_of
 
 
 @frozen(kw_only=True)
-class PolicySettings:
-    """What steps may be, the table ``[executors.steps.policy]``. Without it, all is allowed, and nothing is added."""
+class Restrictions:
+    """Rules that refuse steps: an operator's, and a job's own."""
 
     allowed_git: tuple[str, ...] | None = None
     """Patterns of repositories, with ``@`` and a pattern of versions if not all will do; ``*`` stands for any
@@ -36,6 +36,23 @@ class PolicySettings:
 
     commits: bool = False
     """Whether a repository's version has to be a whole commit, and an image's a digest, which nobody can move."""
+
+    @property
+    def restrictions(self) -> Policy:
+        """A policy with nothing but these."""
+        return Policy(
+            allowed_git=self.allowed_git,
+            allowed_images=self.allowed_images,
+            allowed_paths=self.allowed_paths,
+            allowed_builtins=self.allowed_builtins,
+            scripts=self.scripts,
+            commits=self.commits,
+        )
+
+
+@frozen(kw_only=True)
+class PolicySettings(Restrictions):
+    """What steps may be, the table ``[executors.steps.policy]``. Without it, all is allowed, and nothing is added."""
 
     before: tuple[dict[str, object], ...] = field(default=(), repr=False)
     """Steps that run before those of each job. They need no leave."""
@@ -69,13 +86,8 @@ class PolicySettings:
     @property
     def policy(self) -> Policy:
         """The policy itself."""
-        return Policy(
-            allowed_git=self.allowed_git,
-            allowed_images=self.allowed_images,
-            allowed_paths=self.allowed_paths,
-            allowed_builtins=self.allowed_builtins,
-            scripts=self.scripts,
-            commits=self.commits,
+        return evolve(
+            self.restrictions,
             before=self.before,
             after=self.after,
             timeout=self.timeout,
@@ -124,7 +136,7 @@ class StepsConfig:
             return
         if self.policy.policy.restricts:
             raise ValueError(
-                "a policy that refuses no step, or no step_runner, which loads what steps refer to without asking"
+                "either step_runner or a policy that refuses steps: GitLab's step-runner loads them without asking"
             )
         if self.policy.policy.limits != Limits():
             raise ValueError("a policy without memory and network, or no step_runner, which keeps no such limits")

@@ -36,6 +36,14 @@ from taskscaler.tracing import add_parts, is_followed
 
 log = logging.getLogger("job_steps.executor")
 
+_REMEDY: Final = "change the step, or `{rule}` in [executors.steps.policy] if it may run"
+_OWN_REMEDY: Final = "change the step, or `{rule}` in the job's policy"
+_REMEDIES: Final = {
+    "breakpoints": "remove the breakpoint, or set breakpoints = true in [executors.steps.policy]",
+    "before": "rename the step",
+    "after": "rename the step",
+}
+
 PREPARE_TIMEOUT: Final = 600.0
 """Seconds after which a job counts as lost that has not begun: its instance hangs."""
 
@@ -153,20 +161,25 @@ class StepsExecutor:
             found = steps_of(job, self._config.policy.policy)
             if self._config.step_runner is not None and (name := first_in_container(found)):
                 raise ConnectError(
-                    f"the step {name!r} has a container, which GitLab's step-runner overlooks: it would run outside;"
+                    f"the step `{name}` has a container, which GitLab's step-runner would overlook;"
                     " leave step_runner out of [executors.steps]"
                 )
         except PolicyRefused as error:
-            raise ConnectError(
-                f"{error}; change the step, or {error.rule} in [executors.steps.policy] if it is to be allowed"
-            ) from error
+            remedy = _OWN_REMEDY if error.is_own else _REMEDIES.get(error.rule, _REMEDY)
+            raise ConnectError(f"{error}; {remedy.format(rule=error.rule)}") from error
         except StepsInvalid as error:
             raise ConnectError(f"the job's steps cannot be read: {error}") from error
         except ValueError as error:
-            raise ConnectError(f"the job's breakpoint {error}") from error
+            raise ConnectError(f"the job's breakpoints: {error}") from error
+        if found.policy is not None and self._config.step_runner is not None:
+            raise ConnectError(
+                "the job has a policy, which GitLab's step-runner does not know;"
+                " leave step_runner out of [executors.steps]"
+            )
         if found.breakpoints and self._config.step_runner is not None:
             raise ConnectError(
-                "the job has breakpoints, which GitLab's step runner does not know; leave out step_runner"
+                "the job has breakpoints, which GitLab's step-runner does not know;"
+                " leave step_runner out of [executors.steps]"
             )
         return found
 

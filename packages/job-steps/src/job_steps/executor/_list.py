@@ -4,10 +4,9 @@ from attrs import evolve, frozen
 
 from job_steps._breakpoints import of_variables
 from job_steps._expressions import has_expression
-from job_steps._gate import admit_breakpoints, admit_steps, written
+from job_steps._gate import admit_breakpoints, admit_steps, as_function, written
 from job_steps._policy import Policy
 from job_steps._reading import read_steps
-from job_steps._values import Value
 from job_steps.executor._options import StepsOptions
 from taskscaler.executors import JobSpec
 
@@ -37,6 +36,9 @@ class StepsOfJob:
     breakpoint_timeout: float | None = None
     """Seconds for which it is; None: as long as the agent holds one that does not say."""
 
+    policy: Policy | None = None
+    """The job's own."""
+
 
 def steps_of(job: JobSpec, policy: Policy) -> StepsOfJob:
     """Make the list of a job, as the policy wants it.
@@ -50,31 +52,27 @@ def steps_of(job: JobSpec, policy: Policy) -> StepsOfJob:
         ValueError: A breakpoint names no step, or is none.
     """
     options = job.options if isinstance(job.options, StepsOptions) else StepsOptions()
-    listed = _list_of(job, options, policy)
+    own = options.policy.restrictions if options.policy else None
+    listed = _list_of(job, options, policy, own)
     points, wanted = of_variables(job.env)
     points = (*options.breakpoints, *points)
     admit_breakpoints(policy, points, listed.text)
-    return evolve(listed, breakpoints=points, breakpoint_timeout=options.breakpoint_timeout or wanted)
+    wanted = options.breakpoint_timeout or wanted
+    return evolve(listed, breakpoints=points, breakpoint_timeout=wanted, policy=own)
 
 
-def _list_of(job: JobSpec, options: StepsOptions, policy: Policy) -> StepsOfJob:
+def _list_of(job: JobSpec, options: StepsOptions, policy: Policy, own: Policy | None) -> StepsOfJob:
     if options.stands_for_script:
-        return StepsOfJob(_listed(options.calls, policy))
+        return StepsOfJob(admit_steps(policy, as_function(options.text), own=own))
+    script, file = f"set -e\n{job.script}", ""
     if job.script.startswith("#!"):
-        return StepsOfJob(_script(f"exec ./{FILE}", policy), job.script)
-    if len(job.script) > LONGEST or has_expression(job.script):  # a job's script is one, and has no expressions
-        return StepsOfJob(_script(f"set -e\n. ./{FILE}", policy), job.script)
-    return StepsOfJob(_script(f"set -e\n{job.script}", policy))
+        script, file = f"exec ./{FILE}", job.script
+    elif len(job.script) > LONGEST or has_expression(job.script):  # a job's script is one, and has no expressions
+        script, file = f"set -e\n. ./{FILE}", job.script
+    listed = written({}, {"run": [{"name": SCRIPT, "script": script}]})
+    return StepsOfJob(admit_steps(policy, listed, own=own), file)
 
 
 def first_in_container(steps: StepsOfJob) -> str:
     """The name of the first step that is to run in a container; empty if none is."""
     return next((each.name for each in read_steps(steps.text).steps if each.container), "")
-
-
-def _script(text: str, policy: Policy) -> str:
-    return _listed([{"name": SCRIPT, "script": text}], policy)
-
-
-def _listed(calls: list[Value], policy: Policy) -> str:
-    return admit_steps(policy, written({}, {"run": calls}))

@@ -8,6 +8,7 @@ from job_steps import StepResult
 from job_steps._results import OUT_OF_MEMORY
 from job_steps.client import Cause, JobStatus, RunState
 from job_steps.executor._list import SCRIPT
+from job_steps.executor._options import ONLY_STEP
 from taskscaler.executors import JobOutcome, Verdict
 
 _EXIT = re.compile(r"exit status ([0-9]{1,3})\b")
@@ -31,7 +32,7 @@ def outcome_of(status: JobStatus, result: StepResult | None, *, timed_out: str) 
         code = failed.exit_code if failed is not None else None
         why = (failed.error if failed is not None else None) or status.message or "its steps did not succeed"
         return JobOutcome(verdict=Verdict.FAILED, exit_code=_code_in(why) if code is None else code, why=why)
-    why = _how(failed) if path == SCRIPT else f"the step {path} {_how(failed)}"
+    why = _how(failed) if path in (SCRIPT, ONLY_STEP) else f"the step `{path}` {_how(failed)}"
     return JobOutcome(verdict=Verdict.FAILED, exit_code=failed.exit_code or None, why=why)
 
 

@@ -89,6 +89,7 @@ class There:
                 time_limit=time_limit,
                 breakpoints=steps.breakpoints,
                 breakpoint_timeout=steps.breakpoint_timeout,
+                policy=steps.policy,
             )
         )
 

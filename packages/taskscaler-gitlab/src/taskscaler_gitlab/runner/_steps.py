@@ -115,7 +115,7 @@ def _check_breakpoints(job: Job, policy: Policy, steps: str) -> bool:
     except PolicyRefused as error:
         raise JobInvalid(str(error), reason=_SCRIPT_FAILURE) from error
     except ValueError as error:
-        raise JobInvalid(f"the job's breakpoint {error}", reason=_SCRIPT_FAILURE) from error
+        raise JobInvalid(f"the job's breakpoints: {error}", reason=_SCRIPT_FAILURE) from error
     return bool(points)
 
 
@@ -130,8 +130,8 @@ def check_scripts(job: Job, policy: Policy) -> None:
     names = [*(hook.name for hook in job.hooks if hook.script), *(step.name for step in job.steps if step.script)]
     if names:
         raise JobInvalid(
-            f"the policy's scripts refuses the job's `{names[0]}`: a job may have `run` alone here, and steps in it"
-            " that are no scripts",
+            f"the policy's `scripts` refuses the job's `{names[0]}`: here, a job may only have `run`, with steps that"
+            " are not scripts",
             reason=_SCRIPT_FAILURE,
         )
 
@@ -150,8 +150,11 @@ def steps_of(job: Job, policy: Policy) -> str:
         raise JobInvalid("the job has a `run` that is not a list of steps", reason=_SCRIPT_FAILURE)
     try:
         return admit_steps(policy, f"{{}}\n---\n{json.dumps({'run': listed}, ensure_ascii=False)}\n")
-    except (PolicyRefused, StepsInvalid) as error:
+    except PolicyRefused as error:
         raise JobInvalid(f"the job's `run`: {error}", reason=_SCRIPT_FAILURE) from error
+    except StepsInvalid as error:  # its line is one of our own text
+        said = str(error).removeprefix(f"{error.source}:{error.line}: ")
+        raise JobInvalid(f"the job's `run`: {said}", reason=_SCRIPT_FAILURE) from error
 
 
 def steps_script(job: Job, environment: JobEnvironment, settings: RunnerSettings, agent: AgentThere) -> str:
