@@ -1,5 +1,6 @@
 """A GitLab on a desk: the command, as somebody uses it who has a runner and no GitLab."""
 
+import json
 import signal
 import socket
 import subprocess
@@ -123,6 +124,15 @@ def test_the_example_has_twenty_jobs() -> None:
     assert len(read_jobs(EXAMPLE)) == 20
 
 
+def test_a_job_may_have_steps(tmp_path: Path) -> None:
+    """As GitLab has them: JSON in a string, and no script beside it but that of `after_script`."""
+    path = tmp_path / "jobs.toml"
+    path.write_text("[[jobs]]\nname = 'a'\nafter_script = 'true'\n[[jobs.run]]\nname = 'b'\nscript = 'make'\n")
+    (planned,) = read_jobs(path)
+    assert json.loads(planned.job.run) == [{"name": "b", "script": "make"}]
+    assert [step.name for step in planned.job.steps] == ["after_script"]
+
+
 BAD_FILES = {
     "": "expected jobs, found none; add a table [[jobs]] with a name and a script",
     "jobs = 3": "expected jobs, found none",
@@ -132,7 +142,10 @@ BAD_FILES = {
     "x = " + "[" * 5000: "expected TOML (",
     "[job]": "unknown key 'job'; did you mean jobs?",
     "[[jobs]]": "jobs[0]: expected name as a string, found ''",
-    '[[jobs]]\nname = "a"': "jobs[0] ('a'): expected a script",
+    '[[jobs]]\nname = "a"': "jobs[0] ('a'): expected a script, or run with a list of steps",
+    SMALL + "run = [{ name = 'a' }]": "expected a script, or run with a list of steps, and not both",
+    '[[jobs]]\nname = "a"\nrun = "x"': "run is a list of steps, each a table",
+    '[[jobs]]\nname = "a"\nrun = [{ x = 2026-11-23 }]': "cannot be written as JSON",
     '[[jobs]]\nname = "a"\nscript = 3': "script is a string or a list of strings",
     SMALL + "scirpt = 3": "unknown key 'scirpt'; did you mean script?",
     SMALL + SMALL: "two jobs are called 'a'",

@@ -1,5 +1,6 @@
 """The file of ``gitlab-jobs fake``: jobs that wait for each other, and how they are expected to end."""
 
+import json
 import re
 import tomllib
 from collections.abc import Mapping
@@ -22,7 +23,18 @@ MAX_JOBS = 10_000
 _LONGEST = 1 << 31
 _NAME = re.compile("[A-Za-z_][A-Za-z0-9_]*")
 _ENDS = ("success", "failed", "canceled", "skipped")
-_OUR_KEYS = ("name", "script", "after_script", "needs", "stage", "variables", "cancel_after", "expect", "timeout")
+_OUR_KEYS = (
+    "name",
+    "script",
+    "run",
+    "after_script",
+    "needs",
+    "stage",
+    "variables",
+    "cancel_after",
+    "expect",
+    "timeout",
+)
 _PASSED_ON = (
     "artifacts",
     "cache",
@@ -107,14 +119,18 @@ def _plan(table: object, where: str) -> Planned:
 def _job(table: Mapping[str, Any], name: str, where: str) -> Job:
     """What the runner gets: the short keys of the file made long, the others as they are."""
     script, after = _texts(table, "script", where), _texts(table, "after_script", where)
-    if not script:
-        raise FileInvalid(f"{where}: expected a script")
+    run = table.get("run", [])
+    if not isinstance(run, list) or not all(isinstance(each, dict) for each in run):
+        raise FileInvalid(f"{where}: run is a list of steps, each a table")
+    if bool(script) is bool(run):
+        raise FileInvalid(f"{where}: expected a script, or run with a list of steps{', and not both' if run else ''}")
     variables = table.get("variables", {})
     if not isinstance(variables, dict):
         raise FileInvalid(f"{where}: variables is a table of names and values")
-    steps = [{"name": "script", "script": script, "timeout": 3600, "when": "on_success", "allow_failure": False}]
+    step = {"name": "script", "script": script, "timeout": 3600, "when": "on_success", "allow_failure": False}
+    steps = [step] if script else []
     if after:
-        steps.append({**steps[0], "name": "after_script", "script": after, "when": "always", "allow_failure": True})
+        steps.append({**step, "name": "after_script", "script": after, "when": "always", "allow_failure": True})
     payload = {
         "id": 0,
         "token": "unset",
@@ -125,6 +141,8 @@ def _job(table: Mapping[str, Any], name: str, where: str) -> Job:
         "features": {"trace_sections": True, "failure_reasons": ["unknown_failure", "job_canceled"]},
     }
     try:
+        if run:
+            payload["run"] = json.dumps(run, allow_nan=False)  # as GitLab has it: JSON in a string
         raw = encode_object(payload | {key: table[key] for key in _PASSED_ON if key in table})
     except (TypeError, ValueError) as error:
         raise FileInvalid(f"{where}: a value cannot be written as JSON ({error})") from None
