@@ -85,14 +85,15 @@ def prometheus(directory: Path, alerts: Sequence[Alert]) -> Iterator[Prometheus]
 
 
 def _address(process: "subprocess.Popen[str]") -> str:
-    """Read its log until it is ready; what follows of it fits into a pipe."""
+    """Read its log until it listens and is ready, in whichever order; what follows of it fits into a pipe."""
     assert process.stderr is not None
-    address, log = "", list[str]()
+    address, is_ready, log = "", False, list[str]()
     for line in process.stderr:
         log.append(line)
         entry = json.loads(line)
         if entry.get("msg") == "Listening on":
             address = f"http://{entry['address']}"
-        if "ready to receive" in entry.get("msg", ""):
+        is_ready = is_ready or "ready to receive" in entry.get("msg", "")
+        if address and is_ready:
             return address
     raise AssertionError(f"Prometheus did not start: {log}")
