@@ -276,7 +276,8 @@ async def test_a_job_is_held_where_its_variable_says(tmp_path: Path) -> None:
             while found is None:
                 await anyio.sleep(0.05)
                 found = re.search(r"To attach, run on this host: (.+)\n", desk.log(job))
-            done = await anyio.run_process(found[1], input=b"env\ncontinue\n", check=False)
+            with anyio.fail_after(PATIENCE, shield=True):  # the job may be over before who let it go on has ended
+                done = await anyio.run_process(found[1], input=b"env\ncontinue\n", check=False)
             looked.append((done.stdout + done.stderr).decode())
 
         variables = (
