@@ -259,7 +259,8 @@ def test_directories_that_may_only_be_read_are_removed() -> None:
 @pytest.mark.anyio
 async def test_no_step_takes_away_what_its_processes_are_found_by(tmp_path: Path) -> None:
     """By `env`, or by what an earlier one exports: those that it has left are ended with it."""
-    leave = "(setsid sleep 1000 & echo $! >> left)"
+    wait = 'until [ -p "pipe$(tail -n 1 left)" ]; do sleep 0.05; done'  # what just begins has no environment yet
+    leave = f"(setsid sh -c 'echo $$ >> left; mkfifo pipe$$; read line < pipe$$' &); touch left; {wait}"
     export = """echo '{"name": "JOB_STEPS_JOB", "value": "x"}' > ${{ export_file }}"""
     (tmp_path / "export").mkdir()
     body = {"exec": {"command": ["sh", "-c", export]}}
