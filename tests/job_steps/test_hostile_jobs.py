@@ -259,16 +259,16 @@ def test_directories_that_may_only_be_read_are_removed() -> None:
 @pytest.mark.anyio
 async def test_no_step_takes_away_what_its_processes_are_found_by(tmp_path: Path) -> None:
     """By `env`, or by what an earlier one exports: those that it has left are ended with it."""
-    wait = 'until [ -p "pipe$(tail -n 1 left)" ]; do sleep 0.05; done'  # what just begins has no environment yet
-    leave = f"(setsid sh -c 'echo $$ >> left; mkfifo pipe$$; read line < pipe$$' &); touch left; {wait}"
+    wait = "until [ -p NAME ]; do sleep 0.05; done"  # what just begins has no environment yet
+    leave = f"(setsid sh -c 'echo $$ >> left; mkfifo NAME; read line < NAME' &); {wait}"
     export = """echo '{"name": "JOB_STEPS_JOB", "value": "x"}' > ${{ export_file }}"""
     (tmp_path / "export").mkdir()
     body = {"exec": {"command": ["sh", "-c", export]}}
     (tmp_path / "export" / "func.yml").write_text(f"spec:\n---\n{json.dumps(body)}\n")
     steps = [
-        {"name": "a", "script": leave, "env": {"JOB_STEPS_JOB": "x"}},
+        {"name": "a", "script": leave.replace("NAME", "first"), "env": {"JOB_STEPS_JOB": "x"}},
         {"name": "b", "func": "./export"},
-        {"name": "c", "script": leave},
+        {"name": "c", "script": leave.replace("NAME", "second")},
     ]
     async with _client(tmp_path) as client:
         await client.run(RunRequest(id="1", steps=json.dumps(steps), work_dir=str(tmp_path)))
