@@ -503,6 +503,8 @@ SHOWN = (
     "explain/at_the_ceiling-job-4",
     "explain_run/over",
     "explain_run/over: a job",
+    "explain_run/interrupted: a job with steps",
+    "explain_run/interrupted: a job that ran out of memory",
     "explain_run/over: a lost instance",
 )
 """What its blocks are, in their order."""

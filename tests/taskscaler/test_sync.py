@@ -367,7 +367,7 @@ def test_what_cannot_be_opened_is_told_as_by_the_asynchronous_one(scaler: Tasksc
 def test_it_has_what_the_asynchronous_one_has() -> None:
     """Every public name of scaler and lease is there, but for what only coroutines and the daemon need."""
     for ours, theirs, missing in (
-        (Taskscaler, taskscaler.Taskscaler, {"delete_instances_on_shutdown", "tracer"}),
+        (Taskscaler, taskscaler.Taskscaler, {"delete_instances_on_shutdown", "tracer", "use_meter"}),
         (taskscaler.sync.Lease, taskscaler.Lease, {"ended", "unless_lost", "wait_ended"}),
     ):
         names = {name for name in dir(theirs) if not name.startswith("_")}
