@@ -363,7 +363,7 @@ async def test_a_job_is_found_with_the_agent_of_another_policy(local: PosixConne
     await end_agents(local)
     async with bring_agent(local, policy=lax, job="a/b") as found:
         assert RunState((await found.client.status("a/b")).state).is_over
-        with pytest.raises(CallFailed, match="the policy's scripts refuses"):
+        with pytest.raises(CallFailed, match="the policy's `scripts` refuses"):
             await found.client.run(_script("echo", directory=tmp_path))
     await end_agents(local)
     kept = Path(local.detached_directory).parent.glob(".job-steps/*/run-*/policy")
