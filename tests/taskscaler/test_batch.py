@@ -575,12 +575,7 @@ async def test_a_failed_job_is_tried_again_after_its_backoff(bench: Bench) -> No
 @pytest.mark.anyio
 async def test_a_job_that_waits_for_its_next_try_is_cancelled_at_once(bench: Bench) -> None:
     """Draining does not wait for an hour; and the job, which was not given its chance, has it in a later run."""
-
-    async def play(*_: object) -> JobOutcome:
-        batch._patience = 0.0  # of no account while something runs, nor while all that is left rests
-        return BADLY
-
-    batch = bench.batch(job("a", retries=Retries(failed=1, backoff=3600)), plays={"a": play})
+    batch = bench.batch(job("a", retries=Retries(failed=1, backoff=3600)), plays={"a": exits_with(3)})
     with anyio.fail_after(PATIENCE):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(batch.run)
