@@ -12,6 +12,7 @@ from anyio import to_thread
 from attrs import define, field
 
 from job_steps._cgroups import Cgroups, Group
+from job_steps._groups import beside
 from job_steps._limits import INTERVAL, NO_LIMITS, Known, Limits, memory_of, processes_of, send
 
 _ROUNDS = 200
@@ -69,16 +70,9 @@ async def kept(limits: Limits, cgroups: Cgroups | None = None) -> AsyncIterator[
     if limits.memory is None:
         yield keeping
         return
-    failure: Exception | None = None
-    async with anyio.create_task_group() as tasks:
+    async with beside() as tasks:
         tasks.start_soon(keeping.look, limits.memory)
-        try:
-            yield keeping
-        except Exception as error:  # noqa: BLE001  (raised again below, outside of the group, which would wrap it)
-            failure = error
-        tasks.cancel_scope.cancel()
-    if failure:
-        raise failure
+        yield keeping
 
 
 def _kill(leader: int) -> None:
