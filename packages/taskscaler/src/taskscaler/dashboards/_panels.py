@@ -47,6 +47,10 @@ def _quantiles(name: str) -> Sequence[Query]:
     return [Query(f"histogram_quantile({q}, {whole})", words) for q, words in ((0.5, "median"), (0.95, "95 %"))]
 
 
+def _quantiles_of(**names: str) -> Sequence[Query]:
+    return [Query(q.expression, f"{what}, {q.legend}") for what, name in names.items() for q in _quantiles(name)]
+
+
 ROWS: Final[Sequence[Row]] = (
     Row(
         "Do jobs get their slots?",
@@ -125,11 +129,10 @@ ROWS: Final[Sequence[Row]] = (
                 "Until an instance is seen, and runs",
                 "Where does that time go: until the cloud shows the instance, or until it runs?",
                 "s",
-                [
-                    Query(q.expression, f"{what}, {q.legend}")
-                    for what, name in (("seen", "creation"), ("runs", "is_running"))
-                    for q in _quantiles(f"fleeting_provisioner_instance_{name}_time_seconds")
-                ],
+                _quantiles_of(
+                    seen="fleeting_provisioner_instance_creation_time_seconds",
+                    runs="fleeting_provisioner_instance_is_running_time_seconds",
+                ),
             ),
             Panel(
                 "Until an instance is gone",
@@ -193,11 +196,7 @@ ROWS: Final[Sequence[Row]] = (
                 "Memory of jobs",
                 "How much memory do jobs need, and how much may they have? Far apart: see tailor_memory.",
                 "bytes",
-                [
-                    Query(q.expression, f"{what}, {q.legend}")
-                    for what, name in (("needed", "peak_memory"), ("limit", "memory_limit"))
-                    for q in _quantiles(f"taskscaler_job_{name}_bytes")
-                ],
+                _quantiles_of(needed="taskscaler_job_peak_memory_bytes", limit="taskscaler_job_memory_limit_bytes"),
             ),
             Panel(
                 "What sets memory limits",
