@@ -6,8 +6,8 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
@@ -348,10 +348,9 @@ def test_a_command_says_what_was_lost(tmp_path: Path, monkeypatch: pytest.Monkey
     assert re.search(r"^.*traces: \d+ spans were lost: \S", said, re.MULTILINE)
 
 
-async def test_a_receiver_that_is_slow_fills_a_bounded_queue(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What finds no room is lost and said once; what waits is sent when the receiver is back, and that is said, too."""
+@asynccontextmanager
+async def crowded(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[Receiver, Traces, threading.Event]]:
+    """Have four spans on their way to a receiver that answers nobody before an event is set, and room for eight."""
     go_on = threading.Event()
 
     def waits(handler: BaseHTTPRequestHandler) -> None:
@@ -367,10 +366,18 @@ async def test_a_receiver_that_is_slow_fills_a_bounded_queue(
             for number in range(4):
                 follower.tracer.begin("job", number).end(number)
             assert receiver.came.wait(30)
-            for number in range(100):
-                follower.tracer.begin("job", number).end(number)
-            assert follower.lost == 92
-            go_on.set()
+            yield receiver, follower, go_on
+
+
+async def test_a_receiver_that_is_slow_fills_a_bounded_queue(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What finds no room is lost and said once; what waits is sent when the receiver is back, and that is said, too."""
+    async with crowded(monkeypatch) as (receiver, follower, go_on):
+        for number in range(100):
+            follower.tracer.begin("job", number).end(number)
+        assert follower.lost == 92
+        go_on.set()
     assert len(receiver.spans) == 12
     assert faults(caplog) == [("traces_fail", "the queue was full"), ("traces_recovered", 92)]
 
@@ -379,28 +386,14 @@ async def test_steps_without_end_are_not_waited_for(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A receiver that hangs, and a job of 100,000 steps: what there is no room for is counted, and all else goes on."""
-    go_on = threading.Event()
-
-    def waits(handler: BaseHTTPRequestHandler) -> None:
-        go_on.wait(30)
-        accept(handler)
-
-    monkeypatch.setattr(traces, "FAREWELL_IN_TROUBLE", 30.0)
-    monkeypatch.setenv("OTEL_BSP_MAX_QUEUE_SIZE", "8")
-    monkeypatch.setenv("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", "4")
-    with receiving(waits) as receiver:
-        monkeypatch.setenv(ENDPOINT, receiver.url)
-        async with Traces() as follower:
-            for number in range(4):
-                follower.tracer.begin("job", number).end(number)
-            assert receiver.came.wait(30)
-            job = follower.tracer.begin("job", 1.0)
-            job.begin_try(1.0)
-            job.enter("run", 2.0)
-            job.add_parts([Part(f"step {number}", 2.0, 3.0) for number in range(100_000)], 4.0)
-            job.end(5.0)
-            assert follower.lost == MOST_PARTS + 3 - 8
-            go_on.set()
+    async with crowded(monkeypatch) as (receiver, follower, go_on):
+        job = follower.tracer.begin("job", 1.0)
+        job.begin_try(1.0)
+        job.enter("run", 2.0)
+        job.add_parts([Part(f"step {number}", 2.0, 3.0) for number in range(100_000)], 4.0)
+        job.end(5.0)
+        assert follower.lost == MOST_PARTS + 3 - 8
+        go_on.set()
     assert len(receiver.spans) == 12
     assert faults(caplog)[0] == ("traces_fail", "the queue was full")
 
