@@ -52,6 +52,10 @@ class Service:
                 return self.lines[-1]
         raise AssertionError(f"it ended without {text!r}: {self.lines}")
 
+    def line_with(self, text: str) -> str:
+        """Find a line that has this, also among those that are read already."""
+        return next((line for line in self.lines if text in line), None) or self.wait_for(text)
+
     def ask(self, method: str, path: str, **sent: Any) -> Mapping[str, Any]:  # noqa: ANN401  (httpx's)
         """Ask it as a client."""
         return ask(self.socket, method, path, headers=CLIENT, **sent)

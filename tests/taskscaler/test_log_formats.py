@@ -226,7 +226,7 @@ def test_a_daemon_writes_as_it_is_asked_to(tmp_path: Path) -> None:
     """Events of the fleet on standard error in that format, and the unit that it prints asks for the same."""
     write(tmp_path, idle=1, most=1)
     with serving(tmp_path, "--log-format", "json") as service:
-        event = json.loads(service.wait_for('"event": "increased"'))
+        event = json.loads(service.line_with('"event": "increased"'))
         assert event["asked"] == 1
         assert service.end(signal.SIGTERM) == 0
     status, unit = command("serve", str(tmp_path / "fleet.toml"), "--log-format", "journal", "--unit")
