@@ -59,16 +59,28 @@ TWO_A_CORE = f"--numprocesses={2 * (os.cpu_count() or 1)}"
 """Two workers a core, for what waits for half of its time and must not wait for the others, too."""
 
 
+def _run_pytest(session: nox.Session, *args: str) -> None:
+    """Run tests, and run those that failed and use real processes again, two at a time; see ``tests/flaky.py``."""
+    failures = Path(".nox/failures.json").absolute()
+    failures.unlink(missing_ok=True)
+    try:
+        session.run("pytest", *args, f"--write-failures={failures}", env=COMPILED)
+    except CommandFailed:
+        if not failures.exists():
+            raise
+        session.run("pytest", *args, "--numprocesses=2", f"--repeat-failures={failures}", env=COMPILED)
+
+
 @nox.session
 def tests(session: nox.Session) -> None:
     """Run the whole suite on all cores; arguments after ``--`` go to pytest."""
-    session.run("pytest", *ON_ALL_CORES, *session.posargs, env=COMPILED)
+    _run_pytest(session, *ON_ALL_CORES, *session.posargs)
 
 
 @nox.session
 def quick(session: nox.Session) -> None:
     """Run the suite without the slow end-to-end tests."""
-    session.run("pytest", *ON_ALL_CORES, "-m", "not slow", *session.posargs, env=COMPILED)
+    _run_pytest(session, *ON_ALL_CORES, "-m", "not slow", *session.posargs)
 
 
 @nox.session
@@ -131,7 +143,7 @@ def later(session: nox.Session) -> None:
     env = {key: value for key, value in {**os.environ, **COMPILED}.items() if value is not None}
     with subprocess.Popen(command, env=env) as stories:  # noqa: S603  (our own)
         try:
-            session.run("pytest", TWO_A_CORE, "--durations=10", "--later", env=COMPILED)
+            _run_pytest(session, TWO_A_CORE, "--durations=10", "--later")
         except BaseException:
             stories.terminate()
             raise
@@ -146,7 +158,7 @@ def full(session: nox.Session) -> None:
     On an idle machine, for half an hour, before a release and whenever what it is about has changed; continuous
     integration runs ``tests`` and ``later``.
     """
-    session.run("pytest", *ON_ALL_CORES, "--rest", env=COMPILED)
+    _run_pytest(session, *ON_ALL_CORES, "--rest")
     for seed in SEEDS:
         other = ("--hypothesis-profile=fresh", f"--hypothesis-seed={seed}")
         session.run("pytest", A_CORE_EACH, *other, "-k", "runTest", *MACHINES, env=COMPILED)

@@ -20,7 +20,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.strategies import text
 
-from tests import timeouts
+from tests import flaky, timeouts
 from tests.chaos.tally import Tally
 from tests.golden import Golden
 from tests.in_part import IN_PART, LATER, SAMPLED, is_in_part
@@ -251,6 +251,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="run what a run without options has no part of, and what it only has samples of, and nothing else",
     )
+    flaky.add_options(parser)
     parser.addoption("--golden-update", action="store_true", help="write prose into tests/golden instead of comparing")
 
 
@@ -266,6 +267,7 @@ def pytest_configure(config: pytest.Config) -> None:
         places = [*IN_PART, *IN_TURN, *later] if config.getoption("--rest") else later
         config.args = [*dict.fromkeys(places)]
     config.pluginmanager.register(timeouts)
+    flaky.register(config)
     if not hasattr(config, "workerinput"):
         config.pluginmanager.register(Tally())
         config.pluginmanager.register(Absent())
@@ -369,6 +371,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         named = {(config.invocation_params.dir / each.partition("::")[0]).resolve() for each in _named(config)}
         suite = {*runs.suite, *(item for item in runs.later if item.path in named)}
         wanted = runs.all if everything else [item for item in runs.all if item in suite]
+    if (repeated := flaky.repeated(config, runs.all)) is not None:
+        wanted = repeated
     config.hook.pytest_deselected(items=[*{*items} - {*wanted}])
     items[:] = wanted
     for item in items:
