@@ -528,6 +528,23 @@ async def test_a_program_has_a_lease_outlive_it(
         assert fleet.holders.keeper.kept == {}
 
 
+@pytest.mark.parametrize("anyio_backend", ["asyncio", "trio"])  # as above
+async def test_connection_lost_during_reattachment_keeps_the_lease(tmp_path: Path) -> None:
+    """The client introduces itself again, finds its lease still detached, and must not reattach it twice."""
+    cloud, path = FakeCloud(), tmp_path / "s.sock"
+    async with restarted(path, cloud, journal=MemoryJournal(), leases=tmp_path / "leases") as service:
+        await service.start("first")
+        async with client(path, cloud) as scaler:
+            lease = await scaler.acquire_lease("dev")
+            await scaler.keep(lease, ttl=500)
+            await service.stop()
+            await service.start("second")
+            for _ in range(3):
+                await scaler._leases.begin()
+            await scaler.keep(lease, ttl=600)
+            assert lease.loss is None
+
+
 async def test_pools_are_named(opened: Opened) -> None:
     """And those that there are not are refused, with the names of those that there are."""
     async with opened(FakeCloud(), max_instances=1) as scaler:

@@ -254,7 +254,7 @@ class RemoteLeases:
             detached = [from_plain(each, DetachedLease) for each in answer["detached"]]
             left = {each.key for each in detached}
             for key in named:
-                if key not in self.held:  # it ended meanwhile
+                if key not in self.held or self.held[key].coming_back:  # it ended, or its reattachment is under way
                     continue
                 if key in found:
                     self.held[key].name = found[key]
