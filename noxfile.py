@@ -134,12 +134,12 @@ def chaos(session: nox.Session) -> None:
 
 @nox.session
 def later(session: nox.Session) -> None:
-    """Run what the suite leaves out or samples, and more stories; arguments after ``--`` replace ``--seeds 500:2000``.
+    """Run what the suite leaves out or samples, and more stories; arguments after ``--`` replace ``--seeds 250:1750``.
 
     With two workers a core, for whole pipelines and installations have time limits of others' making. Stories take
     nothing but a core, and have what these leave of it.
     """
-    command = ("nice", sys.executable, "-m", "tests.chaos", *(session.posargs or ["--seeds", "500:2000"]))
+    command = ("nice", sys.executable, "-m", "tests.chaos", *(session.posargs or ["--seeds", "250:1750"]))
     env = {key: value for key, value in {**os.environ, **COMPILED}.items() if value is not None}
     with subprocess.Popen(command, env=env) as stories:  # noqa: S603  (our own)
         try:
