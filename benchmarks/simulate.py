@@ -3,6 +3,8 @@
 Jobs come by the time of day, run for six minutes on the mean, and instances boot in a minute: once where instances are
 used again and again, and once where each runs one job. Each figure is taken in a process of its own. A profile of a
 smaller run of the same kind is printed before it: the time that each function takes itself, in the share of all.
+
+Then two bursts of jobs a year apart, with instances that idle in between: what quiet time costs.
 """
 
 import argparse
@@ -38,6 +40,11 @@ FLEETS = {
     ),
 }
 TARGETS = {"jobs": 100.0, "once": 300.0}
+
+QUIET = "quiet"
+YEAR = 365 * DAY
+IDLE_FLEET = Fleet(pools=(PoolTable(plugin="simulated"),), policies=(Policy(idle_count=20, idle_time=1200.0),))
+QUIET_TARGET = 0.5
 
 
 def some_jobs(number: int) -> Jobs:
@@ -84,18 +91,28 @@ def measure(kind: str, number: int) -> None:
     print(json.dumps(figures), flush=True)
 
 
+def measure_quiet_year() -> None:
+    """Report the seconds of a simulation of two bursts that are a year apart."""
+    jobs = Jobs.of((at + second, 30.0) for at in (0.0, YEAR) for second in range(100))
+    took = perf_counter()
+    outcome = simulate(IDLE_FLEET, jobs)
+    took = perf_counter() - took
+    conditions = f"{len(jobs)} jobs, {outcome.instance_hours:.0f} instance-hours, {outcome.pools[0].calls} calls"
+    report("simulate_quiet_year_s", took, "s", QUIET_TARGET, conditions=conditions)
+
+
 def main() -> None:
-    """Measure both."""
+    """Measure all of them."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--jobs", type=int, default=JOBS, help="fewer are run at the same rate, and reported as such")
-    parser.add_argument("--only", choices=FLEETS, help="only this fleet")
+    parser.add_argument("--only", choices=[*FLEETS, QUIET], help="only this fleet, or only the quiet year")
     parser.add_argument("--measure", choices=FLEETS, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.measure:
         measure(given.measure, given.jobs)
         return
     whole = given.jobs == JOBS
-    for kind in [given.only] if given.only else FLEETS:
+    for kind in [each for each in FLEETS if given.only in {None, each}]:
         profile(kind, min(PROFILED, given.jobs))
         command = [sys.executable, __file__, "--measure", kind, "--jobs", str(given.jobs)]
         done = subprocess.run(command, check=True, capture_output=True, text=True)
@@ -111,6 +128,8 @@ def main() -> None:
             report(
                 f"{name}_rss_mib", found["rss_mib"], "MiB", 2048.0 if whole else None, conditions="peak of the process"
             )
+    if given.only in {None, QUIET}:
+        measure_quiet_year()
 
 
 if __name__ == "__main__":

@@ -33,6 +33,11 @@ class EarlyNotices:
         self._patience = patience
         self._kept: dict[str, _Kept] = {}
 
+    @property
+    def any(self) -> bool:
+        """Whether there are any."""
+        return bool(self._kept)
+
     def keep(self, notice: messages.Noticed, now: float) -> None:
         """Remember it; of several of one instance, the one of the earliest deadline."""
         before = self._kept.pop(notice.instance, None)

@@ -31,6 +31,11 @@ class LastView:
         """These were shown and are not known: each view that shows them is looked at for them."""
         self._unknown = tuple(instances)
 
+    @property
+    def settled(self) -> bool:
+        """Whether of a view that shows what the last one did nothing has to be looked at."""
+        return not (self._open or self._forgotten or self._unknown)
+
     def compare(
         self, view: Mapping[str, Observed], changed: Collection[str] | None = None
     ) -> tuple[list[str], list[str]]:

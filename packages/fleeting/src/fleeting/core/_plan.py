@@ -33,7 +33,7 @@ from fleeting.core._chance import Chance
 from fleeting.core._context import Context
 from fleeting.core._deletions import Deletions
 from fleeting.core._departed import Departed, Departure
-from fleeting.core._due import Due, Timer
+from fleeting.core._due import VIEW, Due, Timer
 from fleeting.core._growth import Growth
 from fleeting.core._instance import Instance, InstanceRecord, LostRecord, Origin
 from fleeting.core._intents import Intent
@@ -296,6 +296,29 @@ class Plan:
     def wake_at(self) -> float | None:
         """When `tick` has something to do, if nothing else happens."""
         return self._timers.next
+
+    @property
+    def view_at(self) -> float | None:
+        """When the next view is fetched; None: one is being fetched."""
+        return self._timers.at(VIEW)
+
+    @property
+    def quiet_until(self) -> float:
+        """When something other than a view is due; -inf if the next view may lead to something, whatever it shows.
+
+        Until then a view that shows what the last one did leads to nothing but the next view, `update_interval` after
+        it. O(timers).
+        """
+        if self._expecting or len(self._growth.intents) or self._growth.problems or not self._views.settled:
+            return -inf
+        return min((at for timer, at in self._timers.items() if timer.due is not Due.VIEW), default=inf)
+
+    def postpone_view(self, at: float) -> None:
+        """Fetch the next view only then, before `quiet_until`: those until then would show what the last one did.
+
+        This is for simulators, which know what views will show.
+        """
+        self._views.postpone(at)
 
     def limits(self, now: float) -> Limits:
         """What stands between a wish for more instances and asking for them. O(1)."""

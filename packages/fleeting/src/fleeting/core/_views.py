@@ -105,6 +105,17 @@ class Views:
         """
         self._rested_at = now + min(REST * (now - self.started), self._context.config.update_interval)
 
+    @property
+    def settled(self) -> bool:
+        """Whether a next view is due, and leads to nothing but the one after it if it shows what the last one did."""
+        if not self.viewed or self.under_way or self._again or VIEW not in self._context.timers:
+            return False
+        return self._last.settled and not self.early_notices.any
+
+    def postpone(self, at: float) -> None:
+        """Fetch the next view only then."""
+        self._context.timers.set(VIEW, at)
+
     # --- what differs ------------------------------------------------------------------------------------
 
     def compare(self, view: Mapping[str, Observed], changed: Collection[str] | None, now: float) -> Difference:

@@ -139,6 +139,11 @@ class Calm:
         due = self._not_due_before(spare, usable + in_use, policy, now) if spare > 0 else inf
         return due if due > now else None
 
+    @property
+    def stuck(self) -> bool:
+        """Whether `until` relies on a decision that found no way to ask for more: a view may call for another."""
+        return any(footing.stuck for footing in self._footings)
+
     def _counted_on(self, missing: int, idle_target: int, in_use: int, policy: Policy, now: float) -> tuple[int, float]:
         """For how many of the missing slots nothing is asked, as releases are expected, and until when."""
         releases = self._releases(policy, now)

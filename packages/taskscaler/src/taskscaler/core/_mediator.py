@@ -719,6 +719,21 @@ class Core:
                 at = due
         return None if at == inf else at
 
+    def quiet_until(self, now: float) -> float:
+        """When something other than a view is due; *now* if the next view may lead to something, whatever it shows.
+
+        Until then views that show what the last ones did lead to no action and no decision, so that
+        `Plan.postpone_view` may leave them out. O(timers).
+        """
+        if self._touched or self._calm.stuck or now >= min(self._look_at, self._policy_until):
+            return now
+        calm_until = self._calm_until(self._policy, now)
+        if calm_until is None:
+            return now
+        due = [each for timers in self._lease_timers if (each := timers.next) is not None]
+        quiet = [plan.quiet_until for plan in self.plans.values()]
+        return max(now, min(calm_until, self._look_at, self.choices.idling.writes_at, *due, *quiet))
+
     def heed(self, now: float) -> None:
         """See `fleeting.runtime.Core`: what was taken in may lead to a decision, or to what no plan knows yet."""
         if self.ceiling is not None:

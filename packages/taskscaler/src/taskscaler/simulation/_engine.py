@@ -42,6 +42,9 @@ SOON = 0.006
 PATIENCE = 2 * 86400.0
 """Simulated seconds, besides those that the longest job takes, in which none has ended: after that none ever will."""
 
+SHORTEST_SKIPPED = 1.0
+"""Seconds between views from which on these are skipped: between more frequent ones, `SOON` is not negligible."""
+
 PRESENT = 1e9
 """Seconds since the epoch: in 2001."""
 
@@ -133,6 +136,10 @@ class Simulation:
         self._waiting: dict[int, float] = {}
         """Since when each job waits."""
 
+        shortest = min(pool.update_interval for pool in fleet.pools)
+        self._skips_from = 2 * shortest if shortest >= SHORTEST_SKIPPED else inf
+        """Seconds to the next event or submit from which on it is worth asking the core."""
+
         self._tally = Tally(begins=self.now, step=step_of(jobs.ends - jobs.begins))
         self.clouds = {pool.name: self._cloud(pool.name) for pool in fleet.pools}
         self._tariffs = {pool.name: pool.tariff for pool in fleet.pools}
@@ -209,6 +216,7 @@ class Simulation:
                 events.advance()
             due = soon[0][0]
             if self._alarm < due and self._alarm < next_submit:
+                self._skip_views(min(due, next_submit))
                 self.now = max(self.now, self._alarm)
                 self._tick()
             elif next_submit <= due:
@@ -220,6 +228,25 @@ class Simulation:
                 self.now = due
                 heappop(soon)[2]()
         return self._outcome()
+
+    def _skip_views(self, until: float) -> None:
+        """Skip views before *until* if they would show nothing new and change nothing, as most in a quiet time.
+
+        The core says when it has something else to do. The last view before that is played, so that all state that
+        views bring up to date is as if none had been skipped.
+        """
+        if until - self._alarm < self._skips_from:
+            return
+        quiet_until = min(until, self.core.quiet_until(self.now))
+        if quiet_until <= self._alarm or any(cloud.has_news for cloud in self.clouds.values()):
+            return
+        for pool, plan in self.core.plans.items():
+            at = plan.view_at
+            if at is not None:
+                interval = plan.config.update_interval
+                plan.postpone_view(self.clouds[pool].skip_views(at, interval, quiet_until))
+        wake_at = self.core.wake_at
+        self._alarm = inf if wake_at is None else wake_at
 
     def _open(self) -> None:
         """See each group once, as a scaler does before it is open: at once, whatever that takes."""
