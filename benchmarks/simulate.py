@@ -94,10 +94,13 @@ def measure(kind: str, number: int) -> None:
 def measure_quiet_year() -> None:
     """Report the seconds of a simulation of two bursts that are a year apart."""
     jobs = Jobs.of((at + second, 30.0) for at in (0.0, YEAR) for second in range(100))
-    took = perf_counter()
+    took, cpu = perf_counter(), process_time()
     outcome = simulate(IDLE_FLEET, jobs)
-    took = perf_counter() - took
-    conditions = f"{len(jobs)} jobs, {outcome.instance_hours:.0f} instance-hours, {outcome.pools[0].calls} calls"
+    took, cpu = perf_counter() - took, process_time() - cpu
+    conditions = (
+        f"{len(jobs)} jobs, {outcome.instance_hours:.0f} instance-hours, {outcome.pools[0].calls} calls;"
+        f" {cpu:.4g} s of CPU time"
+    )
     report("simulate_quiet_year_s", took, "s", QUIET_TARGET, conditions=conditions)
 
 

@@ -21,7 +21,7 @@ from fleeting import (
     ScaleThrottle,
     State,
 )
-from fleeting.core import Drop, Instance, Put, Stage, Step, messages
+from fleeting.core import NOTHING, Drop, Instance, Put, Stage, Step, messages
 from fleeting.core._context import REMEMBER_LOST
 from fleeting.core._intents import CLOCK_SKEW
 from fleeting.core._pacing import UNANSWERED
@@ -522,7 +522,7 @@ class PlanMachine(RuleBasedStateMachine):
         self.calls.remove(call)
         return call
 
-    def view(self, instances: dict[str, Observed], began: float) -> None:
+    def view(self, instances: dict[str, Observed], began: float) -> Step:
         """A view arrives, fetched from that time on; the model notes what it says before the plan is told."""
         self.views += 1
         fresh = [id_ for id_ in instances if id_ not in self.seen]
@@ -535,7 +535,7 @@ class PlanMachine(RuleBasedStateMachine):
                 known.created_at = instances[id_].created_at or known.created_at
             else:
                 known.missed += 1
-        self.feed(messages.Updated(Observation(instances, self.problems)))
+        step = self.feed(messages.Updated(Observation(instances, self.problems)))
         for id_, each in self.early.items():
             each.missed = 0 if id_ in instances else each.missed + (began >= each.kept_until)
         self.early = {id_: each for id_, each in self.early.items() if each.missed < 2}
@@ -543,6 +543,7 @@ class PlanMachine(RuleBasedStateMachine):
             assert known.missed < 2, "missing twice, and still not lost"
         for id_ in fresh:
             self.check_fresh(id_, instances[id_])
+        return step
 
     def check_fresh(self, id_: str, observed: Observed) -> None:
         """Lost ones are deleted; what nothing of ours explains is treated as the policy says."""
@@ -738,6 +739,23 @@ class PlanMachine(RuleBasedStateMachine):
             self.now = max(self.now, self.plan.wake_at)
             self.tick()
         self.answer_update("drop" if short else "true", pick)
+
+    @precondition(lambda self: self.is_quiet and not self.problems)
+    @rule()
+    def view_in_quiet_time(self) -> None:
+        """A view that shows what the last one did leads to the next view, and to nothing else: it may be skipped."""
+        quiet_until, self.now = self.plan.quiet_until, max(self.now, self.plan.view_at or 0.0)
+        step = self.took(self.plan.tick(self.now))
+        assert (step.writes, step.actions, step.events) == ([], [messages.Update("default")], [])
+        assert self.view(dict(self.shown), self.take(messages.Update, 0).began) is NOTHING
+        assert self.plan.view_at == self.now + self.config.update_interval
+        assert self.plan.quiet_until == quiet_until
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether nothing but the next view is due before it."""
+        at = self.plan.view_at
+        return at is not None and max(at, self.now) < self.plan.quiet_until
 
     @precondition(lambda self: any(call.accepted is None for call in self.under_way(messages.Increase)))
     @rule(pick=PICKS, part=st.floats(0.0, 1.0))

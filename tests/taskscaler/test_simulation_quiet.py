@@ -112,9 +112,9 @@ ENVIRONMENTS = st.builds(Environment, pools=st.fixed_dictionaries({"p0": CLOUDS}
 
 
 @settings(max_examples=40, deadline=None)
-@given(BURSTS, FLEETS, ENVIRONMENTS, seed=st.integers(0, 100), drain=st.booleans())
+@given(bursts=BURSTS, fleet=FLEETS, environment=ENVIRONMENTS, seed=st.integers(0, 100), drain=st.booleans())
 def test_skipped_views_change_nothing(
-    bursts: list[tuple[float, int, float]], fleet: Fleet, environment: Environment, *, seed: int, drain: bool
+    *, bursts: list[tuple[float, int, float]], fleet: Fleet, environment: Environment, seed: int, drain: bool
 ) -> None:
     """Waits, costs, calls, decisions, their reasons and the series are equal, to the last digit."""
     jobs = Jobs.of((BEGINS + at + each / 7, lasts) for at, number, lasts in bursts for each in range(number))
