@@ -41,7 +41,7 @@ async def test_is_well(number):
 
 @pytest.mark.timeout(600)  # three workers start one after the other, on a machine that may be busy
 def test_what_is_stuck_or_crashes_fails_and_all_others_run(tmp_path: Path) -> None:
-    """On trio, pytest-timeout alone leaves a run stuck; pytest-xdist alone starts what crashes again and again."""
+    """Alone, pytest-timeout leaves a run on trio stuck, and pytest-xdist starts what crashes again and again."""
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
     (tmp_path / "conftest.py").write_text(CONFTEST)
     (tmp_path / "test_stuck.py").write_text(TESTS)
@@ -60,5 +60,6 @@ def test_what_is_stuck_or_crashes_fails_and_all_others_run(tmp_path: Path) -> No
         ("FAILED", "test_crashes"): 1,
         ("PASSED", "test_is_well"): 8,
     }, run.stdout
-    places = run.stdout.partition("test_waits_for_ever[trio] _")[2].partition("\n____")[0]
-    assert "await anyio.sleep_forever()" in places, "it does not say where"
+    for backend in ("asyncio", "trio"):
+        places = run.stdout.partition(f"test_waits_for_ever[{backend}] _")[2].partition("\n____")[0]
+        assert "await anyio.sleep_forever()" in places, f"on {backend}, it does not say where"

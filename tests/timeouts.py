@@ -1,10 +1,12 @@
-"""A test on trio that takes too long fails, as one on asyncio does, and the run goes on.
+"""An asynchronous test that takes too long fails where it waits, and the run goes on.
 
-pytest-timeout raises an error in whatever the main thread is doing. On trio that is nearly always anyio's runner, which
-waits for the test in another's stead: the error ends that wait, and not the test, for whose end the runner then waits
-without a limit. So the test is cancelled, from within its loop.
+pytest-timeout raises an error in whatever the main thread is doing. That is nearly always the loop, which knows nothing
+of the test: on trio, anyio's runner then waits for the test without a limit, and on asyncio the report does not show
+where the test waited. So the test is cancelled, from within its loop. Since this limit is the only clock of nearly all
+tests, its report has to show the wait that hung.
 """
 
+import asyncio  # noqa: TID251  (its loop is told to cancel)
 import signal
 from collections.abc import Awaitable, Callable, Generator
 from functools import wraps
@@ -32,7 +34,7 @@ _CANCEL = pytest.StashKey[Callable[[], None]]()
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, object]:
     """Let the test be cancelled."""
     test = pyfuncitem.obj
-    if not (_is_on_trio(pyfuncitem) and iscoroutinefunction(test)):
+    if not iscoroutinefunction(test):
         return (yield)
     pyfuncitem.obj = _cancellable(pyfuncitem, test)
     try:
@@ -45,7 +47,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, o
 
 @pytest.hookimpl
 def pytest_timeout_set_timer(item: pytest.Item, settings: Settings) -> bool | None:
-    """Set the timer for a test that may run on trio, in the place of pytest-timeout's own."""
+    """Set the timer for a test that may run in a loop, in the place of pytest-timeout's own."""
     if settings.method != "signal":
         return None
 
@@ -85,8 +87,12 @@ def _cancellable(item: pytest.Item, test: Callable[..., Awaitable[None]]) -> Cal
     async def in_time(**arguments: Any) -> None:  # noqa: ANN401  (fixtures)
         place: BaseException | None = None
         with anyio.CancelScope() as scope:
-            token = trio.lowlevel.current_trio_token()
-            item.stash[_CANCEL] = lambda: token.run_sync_soon(scope.cancel)
+            run_soon = (
+                trio.lowlevel.current_trio_token().run_sync_soon
+                if _is_on_trio(item)
+                else asyncio.get_running_loop().call_soon_threadsafe
+            )
+            item.stash[_CANCEL] = lambda: run_soon(scope.cancel)
             try:
                 await test(**arguments)
             except BaseException as error:
