@@ -6,6 +6,10 @@ LONGEST = 45.0
 """Seconds within which anything begins, also on a machine with twenty other things to do."""
 
 
+NEVER_REACHED = 86_400.0
+"""Seconds for a setting of the product that no test may reach: longer than any test's own limit, the only clock."""
+
+
 def longer_and_longer(first: float) -> Iterator[float]:
     """Seconds to try one after the other, until what has to come before the limit does: *first*, or a few times that.
 

@@ -6,7 +6,6 @@ is gone for good, so `update` goes on showing it. Heartbeats notice it (tests/fl
 With a reset each clause is checked on one backend, without on the other: what a reset does stands there too, on both.
 """
 
-import math
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -26,7 +25,7 @@ def hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[static_hosts.Hos
     directory = tmp_path_factory.mktemp("hosts")
     with (
         start_blocking_portal() as portal,
-        portal.wrap_async_context_manager(static_hosts.running(directory, 3, patience=math.inf)) as running,
+        portal.wrap_async_context_manager(static_hosts.running(directory, 3)) as running,
     ):
         yield running
 

@@ -1,12 +1,10 @@
 """An instance with a Docker daemon, and everything to run jobs on it."""
 
-import math
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
-import anyio
 from attrs import define, evolve, field
 
 from executor_docker import DockerConfig, DockerExecutor, DockerOptions
@@ -19,9 +17,6 @@ from tests.fleeting.local_agents import Heard, dialled, opened, started
 from tests.fleeting.sshd import Server, sshd
 from tests.fleeting_docker_engine.daemons import IMAGE, Daemon
 from tests.taskscaler.leased import Slot
-
-PATIENCE = 90.0
-"""Seconds after which a test gives up."""
 
 
 @contextmanager
@@ -62,8 +57,7 @@ class Bench:
         """Run a job made from these."""
         executor = executor or self.executor(**(config or {}))
         job = JobSpec(name="job", script=script, options=DockerOptions(**(options or {})), **spec)
-        with anyio.fail_after(PATIENCE):
-            return await self.carry_out(executor, job, evolve(self.slot, slot=slot))
+        return await self.carry_out(executor, job, evolve(self.slot, slot=slot))
 
     async def carry_out(self, executor: DockerExecutor, job: JobSpec, leased: Slot) -> JobOutcome:
         """Have the job run to its end."""
@@ -111,6 +105,6 @@ async def bench_over_ssh(docker: Daemon, directory: Path) -> AsyncIterator[tuple
 @asynccontextmanager
 async def bench_on(docker: Daemon, directory: Path) -> AsyncIterator[Bench]:
     """Start an agent of one's own beside the daemon."""
-    async with opened(directory / "group", patience=math.inf) as group:  # each run has its own, and may be the fifth
+    async with opened(directory / "group") as group:  # each run has its own, and may be the fifth
         (instance,) = await started(group)
         yield Bench(docker, Slot(instance, lambda: dialled(group, instance)), directory)

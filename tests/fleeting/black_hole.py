@@ -8,7 +8,6 @@ import json
 import socket
 import struct
 import sys
-from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -17,6 +16,7 @@ import anyio
 from fleeting import Connection, Unreachable
 from tests.fleeting.local_agents import Heard
 from tests.fleeting.sshd import dialled, sshd
+from tests.time_limits import longer_and_longer
 
 _SIOCGIFFLAGS, _SIOCSIFFLAGS, _IFF_UP = 0x8913, 0x8914, 1  # linux/sockios.h, linux/if.h
 
@@ -29,46 +29,68 @@ def switch_loopback(*, on: bool) -> None:
         fcntl.ioctl(sock, _SIOCSIFFLAGS, struct.pack("16sh22x", b"lo", flags | _IFF_UP if on else flags & ~_IFF_UP))
 
 
-async def given_up(run: Callable[[], Awaitable[object]]) -> float:
-    """Tell after how many seconds a command is given up."""
-    begun = anyio.current_time()
-    with suppress(Unreachable):
-        await run()
-        return -1.0
-    return anyio.current_time() - begun
+async def play(directory: Path, shortest: float) -> dict[str, float]:
+    """Lose the network while a command runs, and before one is begun.
 
-
-async def play(directory: Path, keepalive: float) -> dict[str, float]:
-    """Lose the network while a command runs, and before one is begun."""
+    Args:
+        directory: For the server's files.
+        shortest: Seconds between two probes. A busy host may miss them before the network is lost; then the case is
+            played again with a longer interval.
+    """
     times: dict[str, float] = {}
-    for case in ("running", "new"):
-        switch_loopback(on=True)
-        with sshd(directory) as server:
-            async with dialled(server.info, keepalive=keepalive) as connection:
-                times[case] = await (lose_running if case == "running" else lose_new)(connection)
+    for case in (lose_running, lose_new):
+        for keepalive in longer_and_longer(shortest):
             switch_loopback(on=True)
+            with sshd(directory) as server, suppress(Unreachable):
+                async with dialled(server.info, keepalive=keepalive) as connection:
+                    times[case.__name__] = await case(connection)
+                    switch_loopback(on=True)
+                    break
     return times
 
 
 async def lose_running(connection: Connection) -> float:
-    """Lose the network while a command runs."""
-    heard = Heard()
+    """Lose the network while a command runs; returns the seconds until the command fails.
+
+    Raises:
+        Unreachable: The connection was given up while the network was there.
+    """
+    heard, lost_at = Heard(), None
     async with anyio.create_task_group() as tasks:
 
         async def lose() -> None:
+            nonlocal lost_at
             await heard.lines(1)
             switch_loopback(on=False)
+            lost_at = anyio.current_time()
 
         tasks.start_soon(lose)
-        return await given_up(lambda: connection.run("echo here; exec sleep 1000", stdout=heard))
-    raise AssertionError
+        try:
+            await connection.run("echo here; exec sleep 1000", stdout=heard)
+        except Unreachable as error:
+            failure = error
+        else:
+            raise AssertionError("the command ended")
+        tasks.cancel_scope.cancel()
+    if lost_at is None:
+        raise failure
+    return anyio.current_time() - lost_at
 
 
 async def lose_new(connection: Connection) -> float:
-    """Lose the network, then begin a command."""
+    """Lose the network, then begin a command; returns the seconds until the command fails.
+
+    Raises:
+        Unreachable: The connection was given up while the network was there.
+    """
     await connection.run("true")
     switch_loopback(on=False)
-    return await given_up(lambda: connection.run("true"))
+    lost_at = anyio.current_time()
+    try:
+        await connection.run("true")
+    except Unreachable:
+        return anyio.current_time() - lost_at
+    raise AssertionError("the command ended")
 
 
 if __name__ == "__main__":

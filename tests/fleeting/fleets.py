@@ -9,7 +9,6 @@ import termios
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from time import monotonic
 from typing import TypeAlias
 
 from attrs import define, field, frozen
@@ -20,9 +19,6 @@ from tests.fleeting.local_agents import agent_of
 from tests.fleeting.sshd import private, sshd
 
 COMMAND = str(Path(sys.executable).with_name("fleeting"))
-
-PATIENCE = 90.0
-"""Seconds after which a test gives up."""
 
 _IN_TERMINAL = 'exec <>"$0" >&0 2>&0 && exec "$@"'
 
@@ -45,7 +41,7 @@ class Fleet:
     def piped(self, command: str, *arguments: str, stdin: bytes = b"") -> "subprocess.CompletedProcess[bytes]":
         """Run a command in a process of its own, between pipes."""
         line = [COMMAND, command, str(self.config), *arguments]
-        return subprocess.run(line, input=stdin, capture_output=True, timeout=PATIENCE, check=False)
+        return subprocess.run(line, input=stdin, capture_output=True, check=False)
 
     def instances(self) -> list[dict[str, str]]:
         """What it lists."""
@@ -107,9 +103,7 @@ class Screen:
 
     def wait_for(self, text: bytes) -> bytes:
         """Look until the text is shown; returns all that came up to its end, which is then gone from `shown`."""
-        deadline = monotonic() + PATIENCE
         while text not in self.shown:
-            assert select.select([self._end], [], [], max(0.0, deadline - monotonic()))[0], self.shown
             self.shown += os.read(self._end, 65536)
         found, _, self.shown = self.shown.partition(text)
         return found + text
@@ -120,7 +114,7 @@ class Screen:
 
     def end(self) -> int:
         """Wait for the command's end, and return its exit status; what it still showed is in `shown`."""
-        status = self.process.wait(PATIENCE)
+        status = self.process.wait()
         while select.select([self._end], [], [], 0)[0]:
             self.shown += os.read(self._end, 65536)
         return status

@@ -13,9 +13,6 @@ from anyio.abc import UNIXSocketStream
 from fleeting import Connection, InstanceGroup, LoopClock, Observed, Settings, State, dial
 from fleeting.groups.local import LocalConfig, LocalGroup
 
-PATIENCE = 60.0
-"""Seconds after which a test gives up; with cores of its own, none takes a tenth of it."""
-
 POLL = 0.01
 """Seconds between two looks at a group; without, the one who looks takes the core that the agents need."""
 
@@ -31,18 +28,16 @@ async def opened(
     boot_time: float = 0.0,
     orphan_ttl: float = 300.0,
     max_size: int | None = None,
-    patience: float = PATIENCE,
 ) -> AsyncIterator[LocalGroup]:
-    """Open a group in *directory*, for as long as *patience* lasts; in the end kill its agents and close it."""
+    """Open a group in *directory*; in the end, kill its agents and close it."""
     group = LocalGroup(
         LocalConfig(directory=str(directory), name=name, boot_time=boot_time, orphan_ttl=orphan_ttl, max_size=max_size)
     )
     await group.init(Settings(owner="test", clock=LoopClock()))
     try:
-        with anyio.fail_after(patience):
-            yield group
+        yield group
     finally:
-        with anyio.fail_after(PATIENCE, shield=True):
+        with anyio.CancelScope(shield=True):
             while left := list((await group.update()).instances):
                 await group.decrease(left)
                 await anyio.sleep(POLL)

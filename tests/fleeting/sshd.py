@@ -11,20 +11,20 @@ from getpass import getuser
 from pathlib import Path
 from typing import Any
 
-import anyio
 import pytest
 from attrs import evolve, field, frozen
 
 from fleeting import ConnectInfo, Connection, ConnectorConfig
 from fleeting.connectors.ssh import KeyPair, MemoryHostKeys, SshConnector, generate_key
 from tests.fleeting.local_agents import children_of
+from tests.time_limits import NEVER_REACHED
 
 SSHD = Path("/usr/sbin/sshd")
 
-only_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root may have namespaces of its own")
+POLL = 0.005
+"""Seconds between two reads of a server's log, which has no event for a new line."""
 
-PATIENCE = 90.0
-"""Seconds after which a test gives up."""
+only_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root may have namespaces of its own")
 
 _SHELL_LEVEL = "SetEnv SHLVL=5"
 """Keeps bash from reading the user's ``.bashrc``, which it does for sshd, and which may take a while."""
@@ -103,9 +103,11 @@ def sshd(
     if os.geteuid() == 0:
         Path("/run/sshd").mkdir(exist_ok=True)  # where sshd locks itself in before it knows who logs in
     with (directory / "log").open("ab") as log:
+        earlier = log.tell()
         process = subprocess.Popen([*by, str(SSHD), "-D", "-e", "-f", str(config)], stderr=log)
     server = Server(port=port, process=process, host_key=host_key.public, user_key=user_key)
     try:
+        _wait_until_listening(process, directory / "log", earlier)
         yield server
     finally:
         server.signal(signal.SIGKILL)
@@ -127,16 +129,15 @@ async def dialled(
     connector: SshConnector | None = None,
     **config: Any,  # noqa: ANN401  (as `configured`)
 ) -> AsyncIterator[Connection]:
-    """Connect, by a connector of one's own; no test that does takes longer than it should."""
+    """Connect, by a connector of one's own; by default one that knows no hosts."""
     connector = connector or SshConnector(MemoryHostKeys())
-    with anyio.fail_after(PATIENCE):
-        async with connector.dial(info, configured(**config)) as connection:
-            yield connection
+    async with connector.dial(info, configured(**config)) as connection:
+        yield connection
 
 
 def configured(**config: Any) -> ConnectorConfig:  # noqa: ANN401  (the settings know their types)
     """Settings for a host that answers, sooner or later."""
-    return evolve(ConnectorConfig(timeout=60.0), **config)
+    return evolve(ConnectorConfig(timeout=NEVER_REACHED), **config)
 
 
 def free_port() -> int:
@@ -146,6 +147,14 @@ def free_port() -> int:
         with socket.socket() as sock, suppress(OSError):
             sock.bind(("127.0.0.1", port))
             return port
+
+
+def _wait_until_listening(process: "subprocess.Popen[bytes]", log: Path, start: int) -> None:
+    """Read the server's log, from *start* on, until the server listens."""
+    while b"Server listening on" not in (printed := log.read_bytes()[start:]):
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(POLL)
+            raise AssertionError(f"sshd exited: {printed.decode(errors='replace')}")
 
 
 def private(path: Path, text: str) -> Path:

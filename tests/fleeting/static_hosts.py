@@ -5,7 +5,6 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import anyio
 from attrs import frozen
 
 from fleeting import Connection, LoopClock, Settings, dial
@@ -39,11 +38,9 @@ class Hosts:
     async def opened(self, *, observe_only: bool = False, **settings: Any) -> AsyncIterator[StaticGroup]:  # noqa: ANN401
         """Open a group of them, and close it."""
         group = StaticGroup(self.config(**settings))
-        with anyio.fail_after(local_agents.PATIENCE):
-            await group.init(Settings(owner="test", clock=LoopClock(), observe_only=observe_only))
+        await group.init(Settings(owner="test", clock=LoopClock(), observe_only=observe_only))
         try:
-            with anyio.fail_after(local_agents.PATIENCE):
-                yield group
+            yield group
         finally:
             await group.shutdown()
 
@@ -64,7 +61,7 @@ class Hosts:
 
 
 @asynccontextmanager
-async def running(directory: Path, count: int, *, patience: float = local_agents.PATIENCE) -> AsyncIterator[Hosts]:
+async def running(directory: Path, count: int) -> AsyncIterator[Hosts]:
     """Start so many machines, and leave none."""
-    async with local_agents.opened(directory / "machines", patience=patience) as group:
+    async with local_agents.opened(directory / "machines") as group:
         yield Hosts(directory, await local_agents.started(group, count))

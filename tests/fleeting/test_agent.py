@@ -19,7 +19,6 @@ from fleeting import State, Unreachable
 from fleeting.groups.local import _agent
 from tests.fleeting.local_agents import (
     DETACHED,
-    PATIENCE,
     Heard,
     agent_of,
     dialled,
@@ -216,15 +215,14 @@ async def test_other_users_get_no_answer(public_directory: Path) -> None:
 async def test_orphans_end_by_themselves(tmp_path: Path) -> None:
     """When the manager is killed its agents end, and take their directories and the group's along."""
     root = tmp_path / "group"
-    with anyio.fail_after(PATIENCE):
-        async with await anyio.open_process([sys.executable, "-c", MANAGER, str(root)], stderr=None) as manager:
-            assert manager.stdout is not None
-            assert await BufferedByteReceiveStream(manager.stdout).receive_until(b"\n", 100) == b"running"
-            agents = [agent_of(root, instance) for instance in names(root)]
-            with watched(*agents) as processes:
-                manager.kill()
-                for process in processes:
-                    await process.ended()
+    async with await anyio.open_process([sys.executable, "-c", MANAGER, str(root)], stderr=None) as manager:
+        assert manager.stdout is not None
+        assert await BufferedByteReceiveStream(manager.stdout).receive_until(b"\n", 100) == b"running"
+        agents = [agent_of(root, instance) for instance in names(root)]
+        with watched(*agents) as processes:
+            manager.kill()
+            for process in processes:
+                await process.ended()
     assert len(agents) == 2
     assert names(tmp_path) == []
 

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from fleeting.archives import ArchiveRefused, pack
 from fleeting.connectors._files import _TAKE, _put
 from fleeting.errors import CopyFailed
-from tests.fleeting.fleets import COMMAND, PATIENCE, Fleet, local_fleet, ssh_fleet
+from tests.fleeting.fleets import COMMAND, Fleet, local_fleet, ssh_fleet
 from tests.fleeting.sshd import only_root
 
 MIB = 1 << 20
@@ -251,7 +251,7 @@ def test_an_interrupted_copy_leaves_nothing(fleet: Fleet, here: Path, there: Pat
                 with pytest.raises(subprocess.TimeoutExpired):  # which looks now and then, and leaves it the core
                     process.wait(0.05)
             process.send_signal(number)
-            assert process.wait(PATIENCE) == 128 + number
+            assert process.wait() == 128 + number
         assert list(there.iterdir()) == []
 
 

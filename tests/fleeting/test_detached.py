@@ -101,9 +101,8 @@ async def test_who_leaves_the_session_is_not_waited_for(tmp_path: Path) -> None:
         await connection.start("a", local_agents.DETACHED + "exit 3")
         output = Collector("output")
         assert (await connection.attach("a", output=output)).exit_status == 3
-        with anyio.fail_after(60):
-            while local_agents.is_there(int(output.data)):  # noqa: ASYNC110  (it is no child of ours)
-                await anyio.sleep(local_agents.POLL)
+        while local_agents.is_there(int(output.data)):  # noqa: ASYNC110  (it is no child of ours)
+            await anyio.sleep(local_agents.POLL)
 
 
 async def test_the_agents_end_is_the_end_of_its_commands(tmp_path: Path) -> None:
@@ -119,9 +118,8 @@ async def test_the_agents_end_is_the_end_of_its_commands(tmp_path: Path) -> None
                 scope.cancel()
 
             await connection.attach("a", output=hear)
-    with anyio.fail_after(60):
-        while local_agents.is_there(int(heard)):  # noqa: ASYNC110  (it is no child of ours)
-            await anyio.sleep(local_agents.POLL)
+    while local_agents.is_there(int(heard)):  # noqa: ASYNC110  (it is no child of ours)
+        await anyio.sleep(local_agents.POLL)
 
 
 async def test_a_host_without_setsid_will_do(tmp_path: Path) -> None:

@@ -165,9 +165,8 @@ async def test_a_job_that_removes_its_output_has_an_end(tmp_path: Path) -> None:
     async with connected(tmp_path) as (connection, kept):
         await connection.start("a", f"echo out; until [ -s {kept}/a:output ]; do :; done; rm {kept}/a:output; exit 3")
         await connection.start("b", "exit 4")
-        with anyio.fail_after(60):
-            while any(each.is_running for each in await connection.list_detached()):  # noqa: ASYNC110  (nobody here learns of it)
-                await anyio.sleep(local_agents.POLL)
+        while any(each.is_running for each in await connection.list_detached()):  # noqa: ASYNC110  (nobody here learns of it)
+            await anyio.sleep(local_agents.POLL)
         completed = await connection.attach("a", output=ignore)
         assert (completed.exit_status, completed.cut) == (3, 4)
         await connection.forget("a")
@@ -180,13 +179,11 @@ async def test_a_command_that_leaves_its_session_is_killed_all_the_same(tmp_path
         for alone in (False, True):
             await connection.start("a", ["setsid", "sleep", "1000"])
             watcher, pid = [int(line.split()[0]) for line in (await lines_of(kept / "a:process", 4))[2:]]
-            with anyio.fail_after(60):
-                while os.getsid(pid) != pid:  # noqa: ASYNC110  (it is no child of ours)
-                    await anyio.sleep(local_agents.POLL)
+            while os.getsid(pid) != pid:  # noqa: ASYNC110  (it is no child of ours)
+                await anyio.sleep(local_agents.POLL)
             if alone:
                 os.kill(watcher, signal.SIGKILL)
             await connection.kill("a")
-            with anyio.fail_after(60):
-                while local_agents.is_there(pid):  # noqa: ASYNC110  (it is no child of ours)
-                    await anyio.sleep(local_agents.POLL)
+            while local_agents.is_there(pid):  # noqa: ASYNC110  (it is no child of ours)
+                await anyio.sleep(local_agents.POLL)
             await connection.forget("a")

@@ -126,7 +126,6 @@ async def test_host_keys_that_others_could_have_pinned_are_not_believed(tmp_path
         await pins.pin("i-2", "ssh-ed25519 AAAA")
 
 
-@pytest.mark.timeout(60)
 def test_where_no_directory_can_be_made_nobody_tries_for_ever() -> None:
     """Some file systems, such as this one and those that mount others, say that a new directory is not there."""
     with pytest.raises(GroupRefused, match=r"/proc/fleeting cannot be made: .*; set plugin_config.directory"):

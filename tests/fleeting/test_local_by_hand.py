@@ -5,13 +5,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-import anyio
 import pytest
 from anyio import to_thread
 from anyio.lowlevel import checkpoint
 
 from fleeting import ConnectInfo, dial
-from tests.fleeting.local_agents import PATIENCE, names, watched
+from tests.fleeting.local_agents import names, watched
 
 pytestmark = pytest.mark.anyio
 
@@ -28,16 +27,15 @@ async def test_an_agent_started_by_hand_runs_commands_until_it_is_told_to_end(tm
     directory.parent.mkdir()
     done = await to_thread.run_sync(start, directory)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
-    with anyio.fail_after(PATIENCE):
-        while not (directory / "agent.sock").exists():
-            await checkpoint()
-        info = ConnectInfo(id="i-1", protocol="local", internal_addr=str(directory / "agent.sock"))
-        async with dial(info) as connection:
-            assert (await connection.run("echo hello")).stdout == b"hello\n"
-        pid = int((directory / "agent.pid").read_text())
-        with watched(pid) as (agent,):
-            os.kill(pid, 15)
-            await agent.ended()
+    while not (directory / "agent.sock").exists():
+        await checkpoint()
+    info = ConnectInfo(id="i-1", protocol="local", internal_addr=str(directory / "agent.sock"))
+    async with dial(info) as connection:
+        assert (await connection.run("echo hello")).stdout == b"hello\n"
+    pid = int((directory / "agent.pid").read_text())
+    with watched(pid) as (agent,):
+        os.kill(pid, 15)
+        await agent.ended()
     assert names(tmp_path) == []
 
 

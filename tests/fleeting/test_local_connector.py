@@ -26,7 +26,6 @@ from fleeting.connectors._pipe_output import CHUNK
 from fleeting.groups.local import _agent, _client
 from tests.fleeting.local_agents import (
     DETACHED,
-    PATIENCE,
     Heard,
     Watched,
     agent_of,
@@ -443,8 +442,7 @@ async def test_connections_to_one_instance_are_one(tmp_path: Path) -> None:
                 await other.run("true")
             with pytest.raises(Unreachable, match="is closed"):
                 await other.run("true")
-            with anyio.fail_after(PATIENCE):
-                assert await other.wait_closed() == "it was closed locally"
+            assert await other.wait_closed() == "it was closed locally"
             await one.run("true")
             assert open_descriptors() == before + 2
         assert open_descriptors() == before
@@ -457,7 +455,7 @@ async def test_a_runner_that_was_killed_while_it_waited_is_no_loss(tmp_path: Pat
         async with dialled(group, instance) as connection:
             await connection.run("true")
             (runner,) = children_of(agent_of(tmp_path, instance))
-            with anyio.fail_after(PATIENCE), watched(runner) as processes:
+            with watched(runner) as processes:
                 kill(runner)
                 await all_ended(processes)
             assert (await connection.run("true")).ok

@@ -35,17 +35,16 @@ async def test_a_wait_that_ends_as_something_comes_ends_alone(
         ours.setblocking(False)
         with theirs:
             stream = PulledStream(ours)
-            with anyio.fail_after(60):
-                async with anyio.create_task_group() as tasks:
-                    tasks.start_soon(receive, stream)
-                    tasks.start_soon(send, stream)
-                    await anyio.wait_all_tasks_blocked()
-                    theirs.recv(1 << 20)
-                    theirs.send(b"x")
-                    await checkpoint()  # so that it is seen to have come when what follows has already happened
-                    if is_closed:
-                        await stream.aclose()
-                    else:
-                        tasks.cancel_scope.cancel()
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(receive, stream)
+                tasks.start_soon(send, stream)
+                await anyio.wait_all_tasks_blocked()
+                theirs.recv(1 << 20)
+                theirs.send(b"x")
+                await checkpoint()  # so that it is seen to have come when what follows has already happened
+                if is_closed:
+                    await stream.aclose()
+                else:
+                    tasks.cancel_scope.cancel()
             await stream.aclose()
     assert not caplog.records

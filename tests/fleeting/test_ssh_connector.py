@@ -24,7 +24,7 @@ from fleeting.connectors.ssh._connection import SshConnection
 from fleeting.connectors.ssh._shared import Shared
 from fleeting.plugins import load_connector
 from tests.fleeting.local_agents import POLL, Heard, watched
-from tests.fleeting.sshd import PATIENCE, configured, connected, dialled, sshd
+from tests.fleeting.sshd import configured, connected, dialled, sshd
 
 pytestmark = pytest.mark.anyio
 
@@ -39,9 +39,8 @@ def runs(pid: int) -> bool:
 
 async def until_gone(pid: int) -> None:
     """Wait until it does not run any more."""
-    with anyio.fail_after(PATIENCE):
-        while runs(pid):  # noqa: ASYNC110  (it tells nobody)
-            await anyio.sleep(POLL)
+    while runs(pid):  # noqa: ASYNC110  (it tells nobody)
+        await anyio.sleep(POLL)
 
 
 # --- commands --------------------------------------------------------------------------------------------
@@ -560,8 +559,7 @@ async def test_nobody_keeps_a_connection_for_ever(tmp_path: Path, linger: float)
                 assert (await connection.run("sleep 0.3; echo here")).stdout == b"here\n"
                 await connection.run("true")  # from here on a channel is there for the next command
                 (served,) = stack.enter_context(watched(*server.connections))
-            with anyio.fail_after(PATIENCE):
-                await served.ended()
+            await served.ended()
         async with dialled(server.info, connector) as connection:
             assert (await connection.run("true")).ok
 

@@ -32,8 +32,8 @@ from fleeting import (
 from fleeting.connectors import overridden
 from fleeting.connectors.ssh import FileHostKeys, KeyPair, MemoryHostKeys, SshConnector, _dial, generate_key
 from fleeting.connectors.ssh._transport import SshTransport
-from tests.fleeting.sshd import PATIENCE, Server, dialled, free_port, only_root, private, sshd
-from tests.time_limits import longer_and_longer
+from tests.fleeting.sshd import Server, dialled, free_port, only_root, private, sshd
+from tests.time_limits import NEVER_REACHED, longer_and_longer
 
 pytestmark = pytest.mark.anyio
 
@@ -361,7 +361,7 @@ async def test_an_agent_that_is_stuck_is_not_waited_for(
 ) -> None:
     """`paramiko.Agent._connect` gets the socket; a forwarded agent whose connection is dead never answers."""
     monkeypatch.setenv("SSH_AUTH_SOCK", str(tmp_path / "agent"))
-    monkeypatch.setattr(_dial, "LOGIN_TIMEOUT", 0.1 if answer == "none" else PATIENCE)
+    monkeypatch.setattr(_dial, "LOGIN_TIMEOUT", 0.1 if answer == "none" else NEVER_REACHED)
     info = ConnectInfo(id="i-1", internal_addr="127.0.0.1", port=1, user="me")
 
     async def give(stream: ByteStream) -> None:
@@ -373,7 +373,7 @@ async def test_an_agent_that_is_stuck_is_not_waited_for(
         tasks.start_soon(listener.serve, give)
         with pytest.raises(LoginRejected, match=r"the SSH agent does not list its keys \(.+\); restart it"):
             await works(info, use_agent=True)
-        monkeypatch.setattr(_dial, "LOGIN_TIMEOUT", PATIENCE)
+        monkeypatch.setattr(_dial, "LOGIN_TIMEOUT", NEVER_REACHED)
         if answer == "none":
             with pytest.raises(Unreachable, match="within"):
                 await works(info, use_agent=True, timeout=0.1)
@@ -396,7 +396,6 @@ async def test_a_booting_host_is_waited_for(tmp_path: Path) -> None:
     port, user_key, host_key = free_port(), generate_key(), generate_key()
     knocked = 0
     with socket.create_server(("127.0.0.1", port)) as early:
-        early.settimeout(PATIENCE)
 
         def turn_away() -> None:
             nonlocal knocked
@@ -492,8 +491,7 @@ async def test_no_more_than_eight_knock_at_once() -> None:
         tasks.start_soon(listener.serve, keep_waiting)
         for number in range(20):
             tasks.start_soon(works, evolve(info, id=f"i-{number}"))
-        with anyio.fail_after(PATIENCE):
-            await eight.wait()
+        await eight.wait()
         await wait_all_tasks_blocked()
         assert at_the_door == _dial.DIALS_PER_HOST == 8
         tasks.cancel_scope.cancel()
@@ -528,8 +526,7 @@ async def test_a_host_that_falls_silent_is_given_up_in_time(tmp_path: Path, hear
             tasks.cancel_scope.cancel()
     for thread in threading.enumerate():
         if isinstance(thread, SshTransport):
-            await anyio.to_thread.run_sync(thread.join, PATIENCE)
-            assert not thread.is_alive()
+            await anyio.to_thread.run_sync(thread.join)
 
 
 async def pass_on(source: ByteStream, target: ByteStream) -> None:

@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import anyio
 import pytest
 from paramiko import common
 
@@ -11,7 +10,6 @@ from fleeting.connectors.ssh._channel import Channel
 from fleeting.connectors.ssh._command import PidReader
 from fleeting.connectors.ssh._run import Running
 from tests.fleeting.local_agents import Heard
-from tests.fleeting.sshd import PATIENCE
 from tests.fleeting.test_ssh_parts import incoming, opened
 
 pytestmark = pytest.mark.anyio
@@ -51,8 +49,7 @@ async def test_what_comes_late_is_not_lost(known: int, answer: int, *, is_to_go_
 
     arrive(channel, *late[:known], EXITED)
     running = Running(channel, None if is_to_go_on else end_group, end_group, PidReader("mark"))
-    with anyio.fail_after(PATIENCE):
-        await running.attend(b"", None, heard, heard)
+    await running.attend(b"", None, heard, heard)
     assert (heard.data, channel.exit_status) == (b"printed", 3)
     assert asked == [7 if known and not is_to_go_on else None] * answer
 
@@ -67,6 +64,5 @@ async def test_what_holds_outputs_open_is_not_waited_for() -> None:
         return True
 
     arrive(channel, PRINTED, EXITED)
-    with anyio.fail_after(PATIENCE):
-        await Running(channel, None, answer, PidReader("mark")).attend(b"", None, heard, heard)
+    await Running(channel, None, answer, PidReader("mark")).attend(b"", None, heard, heard)
     assert (heard.data, len(asked)) == (b"printed", 2)

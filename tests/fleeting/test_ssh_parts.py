@@ -41,7 +41,7 @@ from fleeting.connectors.ssh._transport import SshTransport
 from fleeting.connectors.ssh._transport_socket import TransportSocket
 from fleeting.connectors.ssh._wakeup import Signal, Wakeup
 from fleeting.plugins import structure
-from tests.fleeting.sshd import PATIENCE, dialled, sshd
+from tests.fleeting.sshd import dialled, sshd
 
 # --- commands --------------------------------------------------------------------------------------------
 
@@ -295,10 +295,9 @@ async def test_a_wakeup_wakes_from_any_thread() -> None:
             wakeup.wake()
 
     async with anyio.create_task_group() as tasks:
-        with anyio.fail_after(PATIENCE):
-            for expected in (1000, 2000):
-                tasks.start_soon(to_thread.run_sync, wake)
-                await wakeup.wait_for(partial(reached, expected))
+        for expected in (1000, 2000):
+            tasks.start_soon(to_thread.run_sync, wake)
+            await wakeup.wait_for(partial(reached, expected))
 
 
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
@@ -358,8 +357,7 @@ async def test_a_packet_is_not_believed_to_be_of_any_length() -> None:
     transport = SshTransport(ours, linger=0.0)
     theirs.sendall(b"SSH-2.0-test\r\n" + (0x7FFFFFFC).to_bytes(4, "big") + bytes(4))
     transport.start_client(event=Signal(transport.wakeup))  # type: ignore[arg-type]  # as good as an Event
-    with anyio.fail_after(PATIENCE):
-        assert await transport.wait_closed() == f"the host announced a packet of {0x7FFFFFFC - 4} bytes"
+    assert await transport.wait_closed() == f"the host announced a packet of {0x7FFFFFFC - 4} bytes"
     theirs.close()
 
 
@@ -659,7 +657,6 @@ async def test_no_timer_of_paramikos_is_left() -> None:
     """`complete_handshake`: a handshake that failed leaves no thread that would keep the process alive."""
     before = {thread for thread in threading.enumerate() if isinstance(thread, threading.Timer)}
     with socket.create_server(("127.0.0.1", 0)) as server:
-        server.settimeout(PATIENCE)
 
         def hang_up() -> None:
             knock, _ = server.accept()

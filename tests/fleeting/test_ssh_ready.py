@@ -13,7 +13,7 @@ from fleeting import ConnectError, ConnectInfo, LoginRejected, PlanConfig, Provi
 from fleeting.connectors.ssh import MemoryHostKeys, SshConnector, _dial, generate_key
 from fleeting.core import Stage, messages
 from fleeting.testing import FakeCloud, FakeGroup
-from tests.fleeting.sshd import PATIENCE, Server, configured, private, sshd
+from tests.fleeting.sshd import Server, configured, private, sshd
 from tests.time_limits import longer_and_longer
 
 pytestmark = pytest.mark.anyio
@@ -81,12 +81,11 @@ def ready(provisioner: Provisioner) -> set[str]:
 async def provisioning(server: Server, config: PlanConfig = HASTY, **steps: Any) -> AsyncIterator[Watched]:  # noqa: ANN401
     """Provision on the server, and ask for one instance."""
     watched, connector = Watched(), SshConnector(MemoryHostKeys())
-    with anyio.fail_after(PATIENCE):
-        async with Provisioner(
-            OnServer(server), config, dial=connector.dial, connector=configured(), on_event=watched.tell, **steps
-        ) as watched.provisioner:
-            watched.provisioner.request(1)
-            yield watched
+    async with Provisioner(
+        OnServer(server), config, dial=connector.dial, connector=configured(), on_event=watched.tell, **steps
+    ) as watched.provisioner:
+        watched.provisioner.request(1)
+        yield watched
 
 
 async def test_a_ready_command_that_fails_replaces_the_instance(tmp_path: Path) -> None:

@@ -29,7 +29,6 @@ def peak_memory() -> int:
     return int(peak) << 10
 
 
-@pytest.mark.timeout(180)
 async def test_a_gibibyte_of_output_needs_little_memory(tmp_path: Path, *, full: bool) -> None:
     """What was taken is let go of, and the keys are exchanged anew on the way, as the protocol asks after so much."""
     size, much, settings = (0, 1024 * MIB, []) if full else (0, 64 * MIB, ["RekeyLimit 16M"])
@@ -38,7 +37,7 @@ async def test_a_gibibyte_of_output_needs_little_memory(tmp_path: Path, *, full:
         nonlocal size
         size += len(chunk)
 
-    with sshd(tmp_path, *settings) as server, anyio.fail_after(170):
+    with sshd(tmp_path, *settings) as server:
         async with SshConnector(MemoryHostKeys()).dial(server.info, configured(timeout=200.0)) as connection:
             await connection.run(f"head -c {32 * MIB} /dev/zero", stdout=count)
             peak_memory()
@@ -49,18 +48,16 @@ async def test_a_gibibyte_of_output_needs_little_memory(tmp_path: Path, *, full:
 
 
 @only_root
-@pytest.mark.timeout(120)
 async def test_a_network_that_swallows_everything_is_noticed(tmp_path: Path, anyio_backend: str) -> None:
     """In a namespace of its own, with the interface down, no command hangs, running or new."""
     command = [shutil.which("unshare") or "unshare", "-n", sys.executable, "-m", "tests.fleeting.black_hole"]
     done = await anyio.run_process([*command, anyio_backend, "0.3", str(tmp_path)], check=False, stderr=None)
     assert done.returncode == 0
     times = json.loads(done.stdout)
-    assert times.keys() == {"running", "new"}
+    assert times.keys() == {"lose_running", "lose_new"}
     assert all(seconds > 0 for seconds in times.values())
 
 
-@pytest.mark.timeout(240)
 async def test_a_thousand_connections_at_once(tmp_path: Path, *, full: bool) -> None:
     """Each instance has a connection of its own, all of them stay, and all of them work."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

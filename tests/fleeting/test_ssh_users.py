@@ -63,9 +63,8 @@ async def test_a_cancelled_command_ends(user: ConnectInfo) -> None:
             await told.wait()
             tasks.cancel_scope.cancel()
         (pid,) = re.findall(rb"\d+", seen)
-        with anyio.fail_after(60):
-            while runs(int(pid)):  # noqa: ASYNC110  (on a busy host, longer than a cancelled caller waits)
-                await anyio.sleep(0.05)
+        while runs(int(pid)):  # noqa: ASYNC110  (on a busy host, longer than a cancelled caller waits)
+            await anyio.sleep(0.05)
 
 
 def runs(pid: int) -> bool:

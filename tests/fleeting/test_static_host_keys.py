@@ -11,7 +11,8 @@ from anyio.abc import ByteStream, SocketAttribute
 from fleeting import ConnectorConfig, HostKeyMismatch, LoopClock, Settings, dial
 from fleeting.connectors.ssh import generate_key
 from fleeting.groups.static import Host, StaticConfig, StaticGroup
-from tests.fleeting.sshd import PATIENCE, private, sshd
+from tests.fleeting.sshd import private, sshd
+from tests.time_limits import NEVER_REACHED
 
 pytestmark = pytest.mark.anyio
 
@@ -37,11 +38,10 @@ async def relayed(*ports: int) -> AsyncIterator[int]:
 
 async def connected(port: int) -> ByteStream:
     """Connect to a server that may not listen yet."""
-    with anyio.fail_after(PATIENCE):
-        while True:
-            with suppress(OSError):
-                return await anyio.connect_tcp("127.0.0.1", port)
-            await anyio.sleep(0.05)
+    while True:
+        with suppress(OSError):
+            return await anyio.connect_tcp("127.0.0.1", port)
+        await anyio.sleep(0.05)
 
 
 async def pour(source: ByteStream, target: ByteStream) -> None:
@@ -64,15 +64,14 @@ async def test_who_relays_the_first_connection_and_answers_the_second_is_refused
         async with relayed(host.port, attacker.port) as port:
             one = Host(address="127.0.0.1", name="one", port=port, username=host.info.user, key_path=str(key_path))
             group = StaticGroup(StaticConfig(hosts=(one,), state_dir=str(tmp_path / "taken")))
-            settings = Settings(owner="test", clock=LoopClock(), connector=ConnectorConfig(timeout=PATIENCE))
-            with anyio.fail_after(PATIENCE):
-                await group.init(settings)
-                assert await group.increase(1, intent="first") == 1
-                # below the XDG_STATE_HOME of whichever test was the first to need the connector
-                with pytest.raises(HostKeyMismatch, match=r"when it was first seen, .*/fleeting/host_keys/"):
-                    async with dial(await group.connect_info("one.1"), settings.connector):
-                        pass
-                await group.shutdown()
+            settings = Settings(owner="test", clock=LoopClock(), connector=ConnectorConfig(timeout=NEVER_REACHED))
+            await group.init(settings)
+            assert await group.increase(1, intent="first") == 1
+            # below the XDG_STATE_HOME of whichever test was the first to need the connector
+            with pytest.raises(HostKeyMismatch, match=r"when it was first seen, .*/fleeting/host_keys/"):
+                async with dial(await group.connect_info("one.1"), settings.connector):
+                    pass
+            await group.shutdown()
     assert "Accepted" not in (tmp_path / "attacker" / "log").read_text()
 
 

@@ -119,7 +119,7 @@ def test_a_program_that_does_not_work_costs_only_what_it_would_have_said(
     """Nor is it waited for for long; it hung once, and with it whoever waited for the command."""
     places = tools_in(tmp_path / "places", perl=perl)
     script = f"{REPORT_USAGE.replace(PLACES, str(places))}\nsaid=$( (exit 3); echo $?; report_usage ''); echo $said"
-    done = subprocess.run([*shell, "-c", script], check=True, capture_output=True, timeout=100)
+    done = subprocess.run([*shell, "-c", script], check=True, capture_output=True)
     status, *words = done.stdout.decode().split()
     usage = read_usage(words)
     assert (status, usage.cpu_time is None, usage.disk_written is None) == ("3", False, False)
@@ -138,9 +138,7 @@ def test_an_end_is_noted_before_anybody_is_asked(tmp_path: Path, shell: Sequence
         [*command, "-c", "echo out; exit 3"], input=b"", capture_output=True, start_new_session=True, check=False
     )
     assert (started.stdout, started.returncode) == (b"started\n", -9)
-    attached = subprocess.run(
-        [*shell, "-c", ATTACH, "sh", str(kept), "a", "1"], check=True, capture_output=True, timeout=100
-    )
+    attached = subprocess.run([*shell, "-c", ATTACH, "sh", str(kept), "a", "1"], check=True, capture_output=True)
     assert attached.stdout == b"out\n"
     completed = ended("a", attached.stderr.decode().splitlines()[-1])
     assert (completed.exit_status, completed.cut) == (3, 0)
