@@ -16,9 +16,6 @@ from fleeting.connectors import RunsDetached
 from job_steps._zipapp import zipapp
 from job_steps.client import StepRunnerClient, step_runner
 
-PATIENCE = 120.0
-"""Seconds after which a test gives up."""
-
 
 def place(home: Path) -> None:
     """Leave what `place_agent` leaves on an instance with this Python, which compiles it: a second each time."""
@@ -38,16 +35,15 @@ async def agent(
     limit = f"ulimit -n {files} || exit; " if files else ""
     started = (sys.executable, f"{placed}/{zipapp().name}/agent.pyz", "serve", str(directory), *options)
     command = ("/bin/sh", "-c", f'{limit}exec "$@"', "sh", *started)
-    with anyio.fail_after(PATIENCE):
-        async with await anyio.open_process(command, stderr=None) as process:
-            assert process.stdout is not None
-            said = await process.stdout.receive()
-            try:
-                async with step_runner(await anyio.connect_unix(said.split()[1].decode())) as client:
-                    yield process, client
-            finally:
-                with suppress(ProcessLookupError):
-                    process.terminate()
+    async with await anyio.open_process(command, stderr=None) as process:
+        assert process.stdout is not None
+        said = await process.stdout.receive()
+        try:
+            async with step_runner(await anyio.connect_unix(said.split()[1].decode())) as client:
+                yield process, client
+        finally:
+            with suppress(ProcessLookupError):
+                process.terminate()
 
 
 async def end_agents(connection: Connection) -> None:

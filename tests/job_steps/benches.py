@@ -4,14 +4,12 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
-import anyio
 from attrs import define
 
 from job_steps import StepResult
 from job_steps._agent._running import Rules
 from job_steps._delegation import Delegation
 from job_steps._policy import Policy
-from tests.job_steps.agents import PATIENCE
 from tests.job_steps.running import Project
 
 OUTER = """
@@ -82,14 +80,13 @@ class Bench:
         """Run a list of steps; no container is left."""
         env = options.pop("own_env", {})
         assert isinstance(env, dict)
-        with anyio.fail_after(PATIENCE):
-            result = await self.project.run(
-                steps,
-                env=env,
-                delegation=self.delegation(policy, env=env),
-                admit=Rules([policy]).gate() if policy else None,
-                **options,
-            )
+        result = await self.project.run(
+            steps,
+            env=env,
+            delegation=self.delegation(policy, env=env),
+            admit=Rules([policy]).gate() if policy else None,
+            **options,
+        )
         assert self.containers == []
         return result
 

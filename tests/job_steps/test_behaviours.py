@@ -85,7 +85,6 @@ def test_a_behaviour_is_gitlabs(case: Case, project: Project) -> None:
         stderr=subprocess.STDOUT,
         text=True,
         check=False,
-        timeout=120,
     )
     log, error = said(done.stdout)
     results = project.directory / "step-results.json"

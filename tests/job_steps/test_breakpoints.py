@@ -28,7 +28,8 @@ from job_steps.client import (
     StepRunnerClient,
     step_runner,
 )
-from tests.job_steps.agents import PATIENCE, log_of, log_until
+from tests.job_steps.agents import log_of, log_until
+from tests.time_limits import NEVER_REACHED
 
 pytestmark = pytest.mark.anyio
 
@@ -88,27 +89,26 @@ async def agent(directory: Path, *policies: dict[str, object]) -> AsyncIterator[
     jobs = directory / "agent" / "jobs"
     jobs.mkdir(parents=True, exist_ok=True)
     (directory / "w").mkdir(exist_ok=True)
-    with anyio.fail_after(PATIENCE):
-        async with anyio.create_task_group() as connections, anyio.create_task_group() as running:
-            listener = await anyio.create_unix_listener(directory / "s")
-            service = Service(jobs, running, Rules.of(policies or (ALLOWED,)))
-            connected, left = 0, anyio.Event()
+    async with anyio.create_task_group() as connections, anyio.create_task_group() as running:
+        listener = await anyio.create_unix_listener(directory / "s")
+        service = Service(jobs, running, Rules.of(policies or (ALLOWED,)))
+        connected, left = 0, anyio.Event()
 
-            async def answer(stream: ByteStream) -> None:
-                nonlocal connected, left
-                connected += 1
-                await service.serve(stream)
-                connected -= 1
-                left.set()
-                left = anyio.Event()
+        async def answer(stream: ByteStream) -> None:
+            nonlocal connected, left
+            connected += 1
+            await service.serve(stream)
+            connected -= 1
+            left.set()
+            left = anyio.Event()
 
-            connections.start_soon(listener.serve, answer)
-            yield Agent(directory / "s", directory / "w")
-            while connected:
-                await left.wait()
-            running.cancel_scope.cancel()
-            connections.cancel_scope.cancel()
-        await listener.aclose()
+        connections.start_soon(listener.serve, answer)
+        yield Agent(directory / "s", directory / "w")
+        while connected:
+            await left.wait()
+        running.cancel_scope.cancel()
+        connections.cancel_scope.cancel()
+    await listener.aclose()
     (directory / "s").unlink()
 
 
@@ -221,7 +221,7 @@ async def test_an_agent_that_ends_takes_its_held_job_along(tmp_path: Path) -> No
 async def test_a_job_that_nobody_looks_at_goes_on(tmp_path: Path) -> None:
     """After its breakpoint_timeout, for all breakpoints together; meanwhile its time limit stands still."""
     async with agent(tmp_path) as there, there.connected() as client:
-        await there.begin(client, "build", "check", breakpoint_timeout=0.2, time_limit=PATIENCE)
+        await there.begin(client, "build", "check", breakpoint_timeout=0.2, time_limit=NEVER_REACHED)
         log = (await log_of(client, "job")).decode()
         status = await client.status("job")
     assert "Held before build, for 1 s at most. Its time limit stands still meanwhile.\n" in log

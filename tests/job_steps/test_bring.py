@@ -30,7 +30,7 @@ from job_steps.client import (
 from tests.fleeting import detached_commands
 from tests.fleeting.local_agents import POLL
 from tests.fleeting.sshd import dialled, sshd
-from tests.job_steps.agents import PATIENCE, agent, end_agents, log_of, log_until
+from tests.job_steps.agents import agent, end_agents, log_of, log_until
 
 pytestmark = pytest.mark.anyio
 
@@ -40,15 +40,14 @@ Connect = Callable[[Path], AbstractAsyncContextManager[tuple[PosixConnection, Pa
 @asynccontextmanager
 async def _instance(connect: Connect, directory: Path, placed: Path | None) -> AsyncIterator[PosixConnection]:
     """An instance, with the agent placed there or not; in the end, nothing runs there any more."""
-    with anyio.fail_after(PATIENCE):
-        async with connect(directory) as (connection, kept):
-            home = kept.parent if connection.detached_directory else kept.parent.parent
-            if placed:
-                await anyio.to_thread.run_sync(shutil.copytree, placed, home / ".job-steps")
-            try:
-                yield connection
-            finally:
-                await end_agents(connection)
+    async with connect(directory) as (connection, kept):
+        home = kept.parent if connection.detached_directory else kept.parent.parent
+        if placed:
+            await anyio.to_thread.run_sync(shutil.copytree, placed, home / ".job-steps")
+        try:
+            yield connection
+        finally:
+            await end_agents(connection)
 
 
 @pytest.fixture(params=[detached_commands.connected, detached_commands.connected_over_ssh], ids=["local", "ssh"])

@@ -29,7 +29,6 @@ from job_steps._limits import Limits
 from job_steps._process import Ended, run_command
 from job_steps._results import OutOfMemory
 from tests.fleeting.local_agents import POLL
-from tests.job_steps.agents import PATIENCE
 from tests.job_steps.groups import KernelsGroups
 from tests.job_steps.running import ENV
 
@@ -55,10 +54,9 @@ def ready(kernel: KernelsGroups, *, moves: bool = False) -> Cgroups:
 
 async def gone(cgroups: Cgroups, kernel: KernelsGroups) -> None:
     """Wait until no group is left: what was killed takes a moment to end."""
-    with anyio.fail_after(PATIENCE):
-        while kernel.names():
-            cgroups.tidy()
-            await anyio.sleep(POLL)
+    while kernel.names():
+        cgroups.tidy()
+        await anyio.sleep(POLL)
 
 
 def only(kernel: KernelsGroups) -> str:
@@ -79,9 +77,8 @@ class Busy:
         """Run it, with something that happens while it is in its group."""
 
         async def hear(_: bytes) -> None:
-            with anyio.fail_after(PATIENCE):
-                while not self.kernel.processes(only(self.kernel)):  # noqa: ASYNC110  (it tells nobody)
-                    await anyio.sleep(POLL)
+            while not self.kernel.processes(only(self.kernel)):  # noqa: ASYNC110  (it tells nobody)
+                await anyio.sleep(POLL)
             inside(only(self.kernel))
             (self.directory / "go").touch()
 
@@ -177,9 +174,8 @@ async def test_what_stays_in_the_background_keeps_its_group_until_it_ends(
     assert group.name in kernel.names()
     group.kill()
     await left.wait()
-    with anyio.fail_after(PATIENCE):
-        while kernel.processes(group.name):  # noqa: ASYNC110  (it tells nobody)
-            await anyio.sleep(POLL)
+    while kernel.processes(group.name):  # noqa: ASYNC110  (it tells nobody)
+        await anyio.sleep(POLL)
     keeping = Keeping(cgroups=cgroups)
     ended = await run_command(["true"], cwd=str(tmp_path), env=ENV, sink=_ignore, keeping=keeping)
     assert ended.code == 0
@@ -305,9 +301,8 @@ async def test_this_machines_kernel_does_what_ours_does(tmp_path: Path) -> None:
     async def hear(data: bytes) -> None:
         heard.append(data)
         if cgroups and len(heard) == 1:
-            with anyio.fail_after(PATIENCE):
-                while not cgroups.hierarchy.read(f"{made()[0]}/cgroup.procs"):  # noqa: ASYNC110  (as above)
-                    await anyio.sleep(POLL)
+            while not cgroups.hierarchy.read(f"{made()[0]}/cgroup.procs"):  # noqa: ASYNC110  (as above)
+                await anyio.sleep(POLL)
         (tmp_path / "go").touch()
 
     script = """
@@ -319,10 +314,9 @@ async def test_this_machines_kernel_does_what_ours_does(tmp_path: Path) -> None:
     assert ended.code == 0
     assert ("cpu_seconds" in ended.resources.by_cgroup) is can
     assert (ended.resources.cpu_seconds > 0.9 * float(heard[-1])) is can
-    with anyio.fail_after(PATIENCE):
-        while cgroups and made():  # that process may end a moment later
-            cgroups.tidy()
-            await anyio.sleep(POLL)
+    while cgroups and made():  # that process may end a moment later
+        cgroups.tidy()
+        await anyio.sleep(POLL)
 
 
 NAMES = ("cpu_seconds", "peak_memory", "read_bytes", "written_bytes")

@@ -11,7 +11,6 @@ from job_steps._containers import remove_containers
 from job_steps._delegation import MAX_CONTAINERS
 from job_steps._policy import Policy
 from tests.job_steps import fake_docker
-from tests.job_steps.agents import PATIENCE
 from tests.job_steps.benches import INNER, Bench
 
 pytestmark = pytest.mark.anyio
@@ -194,17 +193,16 @@ async def test_a_cancelled_run_leaves_no_container(bench: Bench) -> None:
     )
     steps = "- {name: s, func: ./wait, container: test/a}\n"
     result: StepResult | None = None
-    with anyio.fail_after(PATIENCE):
-        async with anyio.create_task_group() as tasks:
+    async with anyio.create_task_group() as tasks:
 
-            async def run() -> None:
-                await bench.run(steps)
+        async def run() -> None:
+            await bench.run(steps)
 
-            tasks.start_soon(run)
-            while "waiting" not in bench.project.lines:  # noqa: ASYNC110  (nobody tells)
-                await anyio.sleep(0.02)
-            assert len(bench.containers) == 2
-            tasks.cancel_scope.cancel()
+        tasks.start_soon(run)
+        while "waiting" not in bench.project.lines:  # noqa: ASYNC110  (nobody tells)
+            await anyio.sleep(0.02)
+        assert len(bench.containers) == 2
+        tasks.cancel_scope.cancel()
     assert bench.containers == []
     result = bench.project.trees[-1]
     assert (result.status, result.at(("s",)).status) == (Status.CANCELLED, Status.CANCELLED)
@@ -214,12 +212,11 @@ async def test_a_cancelled_run_leaves_no_container(bench: Bench) -> None:
 async def test_what_ignores_its_end_is_removed(bench: Bench) -> None:
     """An agent in a container that listens to nobody has some seconds."""
     bench.image("x", "trap '' TERM; echo '{\"log\":\"aGVsbG8K\"}'; while :; do sleep 1; done")
-    with anyio.fail_after(PATIENCE):
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(bench.run, "- {name: s, script: echo, container: test/x}\n")
-            while "hello" not in bench.project.lines:  # noqa: ASYNC110  (nobody tells)
-                await anyio.sleep(0.02)
-            tasks.cancel_scope.cancel()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(bench.run, "- {name: s, script: echo, container: test/x}\n")
+        while "hello" not in bench.project.lines:  # noqa: ASYNC110  (nobody tells)
+            await anyio.sleep(0.02)
+        tasks.cancel_scope.cancel()
     assert bench.containers == []
 
 
@@ -230,8 +227,7 @@ async def test_what_is_left_is_found_by_its_label(bench: Bench) -> None:
             record = {"process": process.pid, "label": label}
             (bench.engine / "containers" / name).write_text(json.dumps(record))
         await remove_containers("m")
-        with anyio.fail_after(PATIENCE):
-            await process.wait()
+        await process.wait()
     assert bench.containers == ["other"]
 
 

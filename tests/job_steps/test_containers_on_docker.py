@@ -15,7 +15,7 @@ from job_steps._gate import admit_steps
 from job_steps._policy import Policy, PolicyRefused, as_mapping
 from job_steps.client import CallFailed, Code, RunRequest, RunState, StepRunnerClient
 from tests.fleeting_docker_engine.daemons import IMAGE, Daemon
-from tests.job_steps.agents import PATIENCE, agent, log_of, log_until
+from tests.job_steps.agents import agent, log_of, log_until
 from tests.job_steps.images import PYTHON_IMAGE, import_python
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("images", "nothing_left")]
@@ -101,13 +101,12 @@ async def tree_of(client: StepRunnerClient, name: str) -> StepResult:
 
 async def test_a_container_step_inside_a_container_step(job: Job, placed: Path, tmp_path: Path) -> None:
     """Two containers, neither of which has the daemon's socket; one tree, one log, files of the agent's user."""
-    with anyio.fail_after(PATIENCE):
-        async with agent(placed, tmp_path / "agent") as (_, client):
-            await client.run(job.request("j"))
-            log = (await log_of(client, "j")).decode()
-            assert (await client.status("j")).state is RunState.SUCCESS, log
-            tree = await tree_of(client, "j")
-            await client.close("j")
+    async with agent(placed, tmp_path / "agent") as (_, client):
+        await client.run(job.request("j"))
+        log = (await log_of(client, "j")).decode()
+        assert (await client.status("j")).state is RunState.SUCCESS, log
+        tree = await tree_of(client, "j")
+        await client.close("j")
     lines = log.splitlines()
     hosts = [line.split(" is ")[1].partition(",")[0] for line in lines if " is " in line]
     assert len({*hosts}) == 2
@@ -131,15 +130,14 @@ async def test_a_policy_that_forbids_the_inner_one_refuses_it_at_both_gates(
     assert admit_steps(ONLY_PYTHON, STEPS) == STEPS  # what a function has in it is not known before it is loaded
     policy = tmp_path / "policy.json"
     policy.write_text(json.dumps(as_mapping(ONLY_PYTHON)))
-    with anyio.fail_after(PATIENCE):
-        async with agent(placed, tmp_path / "agent", options=("--policy", str(policy))) as (_, client):
-            with pytest.raises(CallFailed, match=r"`allowed_images` refuses the step `direct`") as refused:
-                await client.run(job.request("lie", ONE))
-            assert refused.value.code is Code.PERMISSION_DENIED
-            await client.run(job.request("j"))
-            log = (await log_of(client, "j")).decode()
-            status, tree = await client.status("j"), await tree_of(client, "j")
-            await client.close("j")
+    async with agent(placed, tmp_path / "agent", options=("--policy", str(policy))) as (_, client):
+        with pytest.raises(CallFailed, match=r"`allowed_images` refuses the step `direct`") as refused:
+            await client.run(job.request("lie", ONE))
+        assert refused.value.code is Code.PERMISSION_DENIED
+        await client.run(job.request("j"))
+        log = (await log_of(client, "j")).decode()
+        status, tree = await client.status("j"), await tree_of(client, "j")
+        await client.close("j")
     assert "outer is " in log
     assert "inner is " not in log
     assert status.state is RunState.FAILURE
@@ -167,12 +165,11 @@ async def test_no_limit_is_escaped_by_containers(job: Job, docker: Daemon, place
     policy.write_text(json.dumps({"memory": "64m", "network": "none"}))
     async with docker.engine() as engine:
         about = await engine.ask("GET", "/info")
-    with anyio.fail_after(PATIENCE):
-        async with agent(placed, tmp_path / "agent", options=("--policy", str(policy))) as (_, client):
-            await client.run(job.request("j", steps))
-            log = (await log_of(client, "j")).decode()
-            status, tree = await client.status("j"), await tree_of(client, "j")
-            await client.close("j")
+    async with agent(placed, tmp_path / "agent", options=("--policy", str(policy))) as (_, client):
+        await client.run(job.request("j", steps))
+        log = (await log_of(client, "j")).decode()
+        status, tree = await client.status("j"), await tree_of(client, "j")
+        await client.close("j")
     assert status.state is RunState.FAILURE
     if not about["MemoryLimit"]:
         assert "the limit `memory` cannot be kept in a container here, so it is not started" in status.message
@@ -195,21 +192,20 @@ async def test_containers_go_with_their_job_and_with_their_agent(
     async def containers() -> int:
         return sum(each.startswith("container /job-steps-") for each in await docker.holdings())
 
-    with anyio.fail_after(PATIENCE):
-        async with agent(placed, tmp_path / "agent") as (process, client):
-            await client.run(job.request("closed", steps))
-            await log_until(client, "closed", b"begun")
-            assert await containers() == 2
-            await client.close("closed")
-            assert await containers() == 0
-            await client.run(job.request("lost", steps))
-            await log_until(client, "lost", b"begun")
-            process.send_signal(signal.SIGKILL)
-            await process.wait()
-        async with agent(placed, tmp_path / "agent") as (_, client):
-            assert "the agent ended" in (await client.status("lost")).message
-            while await containers():  # noqa: ASYNC110  (nobody tells)
-                await anyio.sleep(0.1)
+    async with agent(placed, tmp_path / "agent") as (process, client):
+        await client.run(job.request("closed", steps))
+        await log_until(client, "closed", b"begun")
+        assert await containers() == 2
+        await client.close("closed")
+        assert await containers() == 0
+        await client.run(job.request("lost", steps))
+        await log_until(client, "lost", b"begun")
+        process.send_signal(signal.SIGKILL)
+        await process.wait()
+    async with agent(placed, tmp_path / "agent") as (_, client):
+        assert "the agent ended" in (await client.status("lost")).message
+        while await containers():  # noqa: ASYNC110  (nobody tells)
+            await anyio.sleep(0.1)
 
 
 async def test_a_function_from_an_image_is_fetched(job: Job, docker: Daemon, placed: Path, tmp_path: Path) -> None:
@@ -221,11 +217,10 @@ async def test_a_function_from_an_image_is_fetched(job: Job, docker: Daemon, pla
     async with docker.engine() as engine:
         query = {"fromSrc": "-", "repo": "taskscaler-test/function", "tag": "1"}
         await engine.progress("POST", "/images/create", query=query, body=tar_of(files))
-    with anyio.fail_after(PATIENCE):
-        async with agent(placed, tmp_path / "agent") as (_, client):
-            await client.run(job.request("j", "- {name: f, func: docker.io/taskscaler-test/function:1}\n"))
-            assert await log_of(client, "j") == b'Running step "f"\nfetched\n'
-            await client.close("j")
+    async with agent(placed, tmp_path / "agent") as (_, client):
+        await client.run(job.request("j", "- {name: f, func: docker.io/taskscaler-test/function:1}\n"))
+        assert await log_of(client, "j") == b'Running step "f"\nfetched\n'
+        await client.close("j")
     async with docker.engine() as engine:
         await engine.ask("DELETE", "/images/taskscaler-test/function:1")
 
@@ -240,13 +235,12 @@ async def test_what_the_fake_says_is_what_docker_says(job: Job, docker: Daemon, 
         IMAGE: f"the image docker.io/{IMAGE} has no Python 3.10 or later, which its steps need; it has none",
         "taskscaler-test/empty:1": "the image docker.io/taskscaler-test/empty:1 has no /bin/sh, which its steps need",
     }
-    with anyio.fail_after(PATIENCE):
-        async with agent(placed, tmp_path / "agent") as (_, client):
-            for number, (image, error) in enumerate(wrong.items()):
-                name = str(number)
-                await client.run(job.request(name, f"- {{name: s, script: echo, container: '{image}'}}\n"))
-                await log_of(client, name)
-                assert f"step `s`: {error}" in (await client.status(name)).message
-                await client.close(name)
+    async with agent(placed, tmp_path / "agent") as (_, client):
+        for number, (image, error) in enumerate(wrong.items()):
+            name = str(number)
+            await client.run(job.request(name, f"- {{name: s, script: echo, container: '{image}'}}\n"))
+            await log_of(client, name)
+            assert f"step `s`: {error}" in (await client.status(name)).message
+            await client.close(name)
     async with docker.engine() as engine:
         await engine.ask("DELETE", "/images/taskscaler-test/empty:1")

@@ -16,7 +16,7 @@ from job_steps._zipapp import Zipapp, zipapp
 from job_steps.executor import PolicySettings, StepsConfig
 from taskscaler.executors import Verdict
 from tests.fleeting.local_agents import POLL, Heard, watched
-from tests.job_steps.test_executor import BATCH, GONE, PATIENCE, Bench, opened_bench, processes_below
+from tests.job_steps.test_executor import BATCH, GONE, Bench, opened_bench, processes_below
 from tests.taskscaler.test_instance_executor import NAP
 
 pytestmark = pytest.mark.anyio
@@ -74,9 +74,8 @@ def _no_agents(_: str, names: list[str]) -> list[str]:
 async def _begun(path: Path) -> int:
     """Wait for a job to say which process it is."""
     written = anyio.Path(path)
-    with anyio.fail_after(PATIENCE):
-        while not await written.exists():  # noqa: ASYNC110  (another process makes it)
-            await anyio.sleep(POLL)
+    while not await written.exists():  # noqa: ASYNC110  (another process makes it)
+        await anyio.sleep(POLL)
     return int(await written.read_text())
 
 
@@ -86,9 +85,8 @@ async def _kill_agents(bench: Bench) -> None:
         running = [each.name for each in await connection.list_detached() if each.is_running]
         for number in processes_below(bench.directory, b"serve"):
             os.kill(number, signal.SIGKILL)
-        with anyio.fail_after(PATIENCE):
-            for name in running:
-                await connection.attach(name, output=Heard())
+        for name in running:
+            await connection.attach(name, output=Heard())
 
 
 @pytest.mark.parametrize("change", ["policy", "version"], indirect=True)
@@ -138,8 +136,7 @@ async def test_a_job_whose_agent_is_killed_meanwhile_is_lost(bench: Bench, chang
         await bench.start(script)
         with pytest.raises(CommandLost):
             await bench.attach(job)
-        with anyio.fail_after(PATIENCE):
-            await process.ended()
+        await process.ended()
     assert (await bench.attach(over, name=OTHER, slot=1)).verdict is Verdict.SUCCEEDED
     assert (bench.output.raw, len(bench.tree.steps)) == (HEAD + b"over\n", 1)
     assert ran.read_text() == "ran\n"
@@ -157,8 +154,7 @@ async def test_who_gets_a_slot_ends_what_an_earlier_agent_runs_there(bench: Benc
     with watched(await _begun(pid)) as (process,):
         await change.happen()
         await bench.start("true")
-        with anyio.fail_after(PATIENCE):
-            await process.ended()
+        await process.ended()
     assert {name.rpartition("-")[2] for name in await bench.left()} == {"beside", "job"}
     await bench.end()
     await _kill_agents(bench)

@@ -8,7 +8,8 @@ from job_steps import _grpc_driver
 from job_steps._grpc_client import connect
 from job_steps._grpc_server import Respond, serve
 from job_steps.client import ConnectionLost
-from tests.job_steps.agents import PATIENCE, MemoryStream, memory_streams
+from tests.job_steps.agents import MemoryStream, memory_streams
+from tests.time_limits import NEVER_REACHED
 
 pytestmark = pytest.mark.anyio
 
@@ -44,27 +45,26 @@ async def test_a_call_ends_with_its_connection_when_nothing_can_be_sent(monkeypa
             is_given_up.set()
 
     ours, theirs = _streams()
-    with anyio.fail_after(PATIENCE):
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(serve, theirs, {"/t.T/Hang": hang})
-            async with connect(ours) as client:
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(serve, theirs, {"/t.T/Hang": hang})
+        async with connect(ours) as client:
 
-                async def call() -> None:
-                    with pytest.raises(ConnectionLost, match="has ended: it broke: no way there"):
-                        await client.call("/t.T/Hang", b"", timeout=10 * PATIENCE)
+            async def call() -> None:
+                with pytest.raises(ConnectionLost, match="has ended: it broke: no way there"):
+                    await client.call("/t.T/Hang", b"", timeout=NEVER_REACHED)
 
-                async with anyio.create_task_group() as calls:
-                    calls.start_soon(call)
-                    await begun.wait()
-                    ours.is_broken = True
-                    calls.start_soon(call)
-                await call()
-            await is_given_up.wait()
+            async with anyio.create_task_group() as calls:
+                calls.start_soon(call)
+                await begun.wait()
+                ours.is_broken = True
+                calls.start_soon(call)
+            await call()
+        await is_given_up.wait()
 
 
 async def test_what_has_arrived_is_read_when_nothing_can_be_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     """The answer to a call, of which the service need not hear that there is room for more."""
-    monkeypatch.setattr(_grpc_driver, "_LAST_LOOK", PATIENCE)
+    monkeypatch.setattr(_grpc_driver, "_LAST_LOOK", NEVER_REACHED)
     answer = bytes(200 << 10)
 
     async def say(_: bytes, respond: Respond) -> None:
@@ -72,8 +72,7 @@ async def test_what_has_arrived_is_read_when_nothing_can_be_sent(monkeypatch: py
         await respond(answer)
 
     ours, theirs = _streams()
-    with anyio.fail_after(PATIENCE):
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(serve, theirs, {"/t.T/Say": say})
-            async with connect(ours) as client:
-                assert await client.call("/t.T/Say", b"", timeout=10 * PATIENCE) == answer
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(serve, theirs, {"/t.T/Say": say})
+        async with connect(ours) as client:
+            assert await client.call("/t.T/Say", b"", timeout=NEVER_REACHED) == answer

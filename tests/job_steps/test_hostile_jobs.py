@@ -32,7 +32,7 @@ from job_steps._grpc_server import Presence
 from job_steps._removing import remove_tree
 from job_steps.client import CallFailed, Code, ConnectionLost, RunRequest, RunState, StepRunnerClient, step_runner
 from tests.fleeting.local_agents import POLL
-from tests.job_steps.agents import PATIENCE, MemoryStream, agent, log_of, log_until, memory_streams
+from tests.job_steps.agents import MemoryStream, agent, log_of, log_until, memory_streams
 
 
 def _steps(script: str) -> str:
@@ -43,18 +43,17 @@ def _steps(script: str) -> str:
 async def _clients(directory: Path) -> AsyncIterator[tuple[StepRunnerClient, StepRunnerClient]]:
     """Two managers of a service in this process."""
     (directory / "jobs").mkdir(parents=True, exist_ok=True)
-    with anyio.fail_after(PATIENCE):
-        async with anyio.create_task_group() as tasks, AsyncExitStack() as connected:
-            service = Service(directory / "jobs", tasks, Rules())
-            await service.take_over()
-            clients = []
-            for _ in range(2):
-                ours, theirs = memory_streams()
-                tasks.start_soon(service.serve, theirs)
-                clients.append(await connected.enter_async_context(step_runner(ours)))
-            yield clients[0], clients[1]
-            await connected.aclose()
-            tasks.cancel_scope.cancel()
+    async with anyio.create_task_group() as tasks, AsyncExitStack() as connected:
+        service = Service(directory / "jobs", tasks, Rules())
+        await service.take_over()
+        clients = []
+        for _ in range(2):
+            ours, theirs = memory_streams()
+            tasks.start_soon(service.serve, theirs)
+            clients.append(await connected.enter_async_context(step_runner(ours)))
+        yield clients[0], clients[1]
+        await connected.aclose()
+        tasks.cancel_scope.cancel()
 
 
 @asynccontextmanager
@@ -361,37 +360,36 @@ async def test_those_who_say_nothing_make_room(tmp_path: Path, monkeypatch: pyte
         return ours
 
     present, is_broken = _listening._Present(answer), False
-    with anyio.fail_after(PATIENCE):
-        async with anyio.create_task_group() as tasks:
-            service = Service(tmp_path / "jobs", tasks, Rules())
-            async with step_runner(connect()) as first, AsyncExitStack() as many:
-                await first.run(RunRequest(id="1", steps=_steps("echo begun; sleep 1000"), work_dir=str(tmp_path)))
-                following = [first.follow_logs("1")]
-                await following[0].__anext__()
-                silent = [connect() for _ in range(8)]
-                await anyio.wait_all_tasks_blocked()
-                others = [await many.enter_async_context(step_runner(connect())) for _ in range(2)]
-                for each in others:
-                    following.append(each.follow_logs("1"))
-                    await following[-1].__anext__()
-                assert present.count == 3
-                for stream in silent:
-                    with pytest.raises((anyio.EndOfStream, anyio.BrokenResourceError)):
-                        while True:
-                            await stream.receive()
-                    await stream.aclose()
-                with pytest.raises(ConnectionLost):
-                    async with step_runner(connect()) as late:
-                        await late.statuses()
-                await following.pop().aclose()
-                await others[1].statuses()  # the service has heard of that now
-                is_broken = True
-                with pytest.raises(ConnectionLost):
-                    async with step_runner(connect()) as late:
-                        await late.statuses()
-                assert [status.id for status in await first.statuses()] == ["1"]
-                await first.close("1")
-            tasks.cancel_scope.cancel()
+    async with anyio.create_task_group() as tasks:
+        service = Service(tmp_path / "jobs", tasks, Rules())
+        async with step_runner(connect()) as first, AsyncExitStack() as many:
+            await first.run(RunRequest(id="1", steps=_steps("echo begun; sleep 1000"), work_dir=str(tmp_path)))
+            following = [first.follow_logs("1")]
+            await following[0].__anext__()
+            silent = [connect() for _ in range(8)]
+            await anyio.wait_all_tasks_blocked()
+            others = [await many.enter_async_context(step_runner(connect())) for _ in range(2)]
+            for each in others:
+                following.append(each.follow_logs("1"))
+                await following[-1].__anext__()
+            assert present.count == 3
+            for stream in silent:
+                with pytest.raises((anyio.EndOfStream, anyio.BrokenResourceError)):
+                    while True:
+                        await stream.receive()
+                await stream.aclose()
+            with pytest.raises(ConnectionLost):
+                async with step_runner(connect()) as late:
+                    await late.statuses()
+            await following.pop().aclose()
+            await others[1].statuses()  # the service has heard of that now
+            is_broken = True
+            with pytest.raises(ConnectionLost):
+                async with step_runner(connect()) as late:
+                    await late.statuses()
+            assert [status.id for status in await first.statuses()] == ["1"]
+            await first.close("1")
+        tasks.cancel_scope.cancel()
 
 
 @pytest.mark.anyio

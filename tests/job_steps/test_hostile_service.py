@@ -19,7 +19,7 @@ from job_steps._grpc import Connection as Ours
 from job_steps._grpc_server import Handler, Respond, serve
 from job_steps._protobuf import MOST_FIELDS, MalformedMessage, decode, encode
 from job_steps.client import AgentError, CallFailed, StepRunnerClient, place_agent, step_runner
-from tests.job_steps.agents import PATIENCE, memory_streams
+from tests.job_steps.agents import memory_streams
 from tests.job_steps.test_grpc import Peer
 
 # --- protobuf -------------------------------------------------------------------------------------------------
@@ -114,11 +114,10 @@ async def _service(answers: dict[str, bytes]) -> AsyncIterator[StepRunnerClient]
         return handle
 
     ours, theirs = memory_streams()
-    with anyio.fail_after(PATIENCE):
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(serve, theirs, {path: handler(answer) for path, answer in answers.items()})
-            async with step_runner(ours) as client:
-                yield client
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(serve, theirs, {path: handler(answer) for path, answer in answers.items()})
+        async with step_runner(ours) as client:
+            yield client
 
 
 @pytest.mark.anyio
@@ -235,5 +234,5 @@ async def test_an_instance_that_says_nothing_for_ever_is_given_up(monkeypatch: p
     """After five minutes."""
     monkeypatch.setattr(_bring, "PLACE_TIMEOUT", 0.01)
     connection: Any = _Shell(b"", hangs=True)
-    with anyio.fail_after(PATIENCE), pytest.raises(AgentError, match=r"was not placed on the instance within 0\.01 s"):
+    with pytest.raises(AgentError, match=r"was not placed on the instance within 0\.01 s"):
         await place_agent(connection)

@@ -24,7 +24,7 @@ from job_steps.executor._config import StepsConfig
 from job_steps.executor._outcome import outcome_of
 from job_steps.policy import Policy, as_mapping, policy_of
 from tests.fleeting.local_agents import POLL
-from tests.job_steps.agents import PATIENCE, log_of
+from tests.job_steps.agents import log_of
 from tests.job_steps.groups import runs
 from tests.job_steps.running import Project
 
@@ -81,8 +81,7 @@ async def test_what_a_step_leaves_in_the_background_has_its_limit_too(project: P
     beside = f"{sys.executable} -I -S -c '{LEAK}' & echo $! > pid"
     wait = "while kill -0 $(cat pid) 2>/dev/null; do sleep 0.05; done; echo gone"
     text = json.dumps([{"name": "beside", "script": beside}, {"name": "wait", "script": wait}])
-    with anyio.fail_after(PATIENCE):
-        result = await project.run(text, limits=Limits(memory=64 * MIB))
+    result = await project.run(text, limits=Limits(memory=64 * MIB))
     assert (result.status, result.error) == (Status.SUCCESS, None)
     assert project.lines[-1] == "gone"
 
@@ -108,9 +107,8 @@ async def test_no_relative_of_a_command_over_its_memory_stays(project: Project) 
     await project.run_script(f"exec {sys.executable} -I -S -c '{FAMILY}'", limits=Limits(memory=85 * MIB))
     family = [int(each.stem) for each in project.directory.glob("*.pid")]
     assert len(family) == 3
-    with anyio.fail_after(PATIENCE):
-        while any(runs(process) for process in family):  # noqa: ASYNC110  (they tell nobody)
-            await anyio.sleep(POLL)
+    while any(runs(process) for process in family):  # noqa: ASYNC110  (they tell nobody)
+        await anyio.sleep(POLL)
 
 
 async def test_a_look_that_fails_is_followed_by_another(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,8 +123,7 @@ async def test_a_look_that_fails_is_followed_by_another(project: Project, monkey
         return processes_of(leaders, known)
 
     monkeypatch.setattr(_keeping, "processes_of", short)
-    with anyio.fail_after(PATIENCE):
-        result = await project.run_script(f"exec {sys.executable} -I -S -c '{LEAK}'", limits=Limits(memory=64 * MIB))
+    result = await project.run_script(f"exec {sys.executable} -I -S -c '{LEAK}'", limits=Limits(memory=64 * MIB))
     assert result.steps[0].cause == "out_of_memory"
 
 
@@ -264,20 +261,19 @@ async def test_the_agent_keeps_its_limits_whatever_a_manager_says(tmp_path: Path
     (tmp_path / "jobs").mkdir()
     leak = json.dumps([{"name": "leak", "script": f"exec {sys.executable} -I -S -c '{LEAK}'"}])
     quiet = json.dumps([{"name": "quiet", "script": "while [ ! -e go ]; do sleep 0.05; done; cat /proc/net/route"}])
-    with anyio.fail_after(PATIENCE):
-        async with anyio.create_task_group() as tasks:
-            listener = await anyio.create_unix_listener(tmp_path / "s")
-            service = Service(tmp_path / "jobs", tasks, Rules.of(POLICIES))
-            tasks.start_soon(listener.serve, service.serve)
-            async with listener, step_runner(await anyio.connect_unix(tmp_path / "s")) as client:
-                for name, steps in (("quiet", quiet), ("leak", leak)):
-                    await client.run(RunRequest(id=name, steps=steps, work_dir=str(tmp_path)))
-                await log_of(client, "leak")
-                (tmp_path / "go").touch()
-                said = await log_of(client, "quiet")
-                ended = [await client.status(name) for name in ("quiet", "leak")]
-                found = await client.results("leak")
-                tasks.cancel_scope.cancel()
+    async with anyio.create_task_group() as tasks:
+        listener = await anyio.create_unix_listener(tmp_path / "s")
+        service = Service(tmp_path / "jobs", tasks, Rules.of(POLICIES))
+        tasks.start_soon(listener.serve, service.serve)
+        async with listener, step_runner(await anyio.connect_unix(tmp_path / "s")) as client:
+            for name, steps in (("quiet", quiet), ("leak", leak)):
+                await client.run(RunRequest(id=name, steps=steps, work_dir=str(tmp_path)))
+            await log_of(client, "leak")
+            (tmp_path / "go").touch()
+            said = await log_of(client, "quiet")
+            ended = [await client.status(name) for name in ("quiet", "leak")]
+            found = await client.results("leak")
+            tasks.cancel_scope.cancel()
     assert [each.state for each in ended] == [RunState.SUCCESS, RunState.FAILURE]
     assert re.fullmatch(f"step `leak`: the command was killed: {OVER}", ended[1].message)
     assert found

@@ -12,7 +12,7 @@ import pytest
 from job_steps import Variable
 from job_steps.client import CallFailed, Code, RunRequest, RunState, StepRunnerClient, step_runner
 from tests.fleeting.local_agents import POLL
-from tests.job_steps.agents import PATIENCE, agent, log_of, log_until
+from tests.job_steps.agents import agent, log_of, log_until
 
 pytestmark = pytest.mark.anyio
 
@@ -32,14 +32,13 @@ async def theirs(tmp_path: Path) -> AsyncIterator[Connect]:
     directory = tmp_path / "service"
     directory.mkdir()
     command = (os.environ["STEP_RUNNER"], "serve", str(directory))
-    with anyio.fail_after(PATIENCE):
-        env = {**os.environ, "TMPDIR": str(directory)}  # where it keeps logs, and adds to those of earlier jobs
-        async with await anyio.open_process(command, stdout=None, stderr=None, env=env) as process:
-            socket = directory / "step-runner.sock"
-            while not socket.exists():  # noqa: ASYNC110  (it tells nobody)
-                await anyio.sleep(POLL)
-            yield lambda: _connected(socket)
-            process.kill()  # to be told to end, it would wait for those who follow a job
+    env = {**os.environ, "TMPDIR": str(directory)}  # where it keeps logs, and adds to those of earlier jobs
+    async with await anyio.open_process(command, stdout=None, stderr=None, env=env) as process:
+        socket = directory / "step-runner.sock"
+        while not socket.exists():  # noqa: ASYNC110  (it tells nobody)
+            await anyio.sleep(POLL)
+        yield lambda: _connected(socket)
+        process.kill()  # to be told to end, it would wait for those who follow a job
 
 
 @asynccontextmanager

@@ -14,7 +14,7 @@ from taskscaler.tracing import SpanContext
 from tests.taskscaler.otlp import Received, Receiver, inside, receiving
 from tests.taskscaler.services import COMMAND
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow]
 
 ABOVE = SpanContext(0x4BF92F3577B34DA6A3CE929D0E0E4736, 0x00F067AA0BA902B7, is_sampled=True)
 SECRET = "s3cret-of-the-steps"
@@ -122,7 +122,7 @@ def test_a_batch_is_one_tree_though_its_command_is_killed(here: Path) -> None:
         assert "whole" not in {each.attributes["cicd.pipeline.task.name"] for each in receiver.named("job")}
         (here / "go").touch()
         with run(here, receiver.url, "--resume", "out") as resumed:
-            said, _ = resumed.communicate(timeout=200)
+            said, _ = resumed.communicate()
         assert resumed.returncode == 1, said  # a job has failed
     whole, bad = sorted(receiver.named("job"), key=lambda job: bool(job.error))
     assert '"event":"joined"' in (here / "out" / "events.jsonl").read_text().replace(" ", "")
