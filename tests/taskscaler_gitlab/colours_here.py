@@ -15,7 +15,8 @@ from taskscaler.serve import Canary
 from taskscaler_gitlab._paused import is_paused, pause, unpause
 from taskscaler_gitlab.switching._carry_out import Carrying
 from taskscaler_gitlab.switching._switch import Life, Service, Step, Switch
-from tests.taskscaler_gitlab.services import PATIENCE, Bench, Scripted, serving
+from tests.taskscaler_gitlab.services import Bench, Scripted, serving
+from tests.time_limits import NEVER_REACHED
 
 
 class Killed(Exception):
@@ -177,13 +178,12 @@ class Command:
     async def run(self) -> int:
         """Run it until it is over, or stands where it is to stop; returns how often it was killed."""
         killed = 0
-        with anyio.fail_after(PATIENCE * 4):
-            while self.switch.step not in (Step.OVER, self.stops_at):
-                carrying = Carrying(self.colours, self._keep, self.said.append, lambda: 0.0, PATIENCE, poll=0.02)
-                try:
-                    await carrying.carry_out(self.switch)
-                except Killed:
-                    killed += 1
+        while self.switch.step not in (Step.OVER, self.stops_at):
+            carrying = Carrying(self.colours, self._keep, self.said.append, lambda: 0.0, NEVER_REACHED, poll=0.02)
+            try:
+                await carrying.carry_out(self.switch)
+            except Killed:
+                killed += 1
         return killed
 
 

@@ -23,9 +23,6 @@ from taskscaler_gitlab._service import RunnerService
 from taskscaler_gitlab._view import JobView
 from tests.taskscaler_gitlab.cells_here import CellHere
 
-PATIENCE = 60.0
-"""Seconds after which a test gives up."""
-
 FILE = """
 concurrent = {concurrent}
 check_interval = 1
@@ -144,20 +141,18 @@ class Bench:
         assert isinstance(view, JobView)
         return view
 
-    async def until(self, is_so: Callable[[], bool], *, patience: float = PATIENCE) -> None:
+    async def until(self, is_so: Callable[[], bool]) -> None:
         """Wait until something is so; looks again and again."""
-        with anyio.fail_after(patience):
-            while not is_so():  # noqa: ASYNC110  (of what it looks at, nobody tells)
-                await anyio.sleep(0.01)
+        while not is_so():  # noqa: ASYNC110  (of what it looks at, nobody tells)
+            await anyio.sleep(0.01)
 
     async def taken(self, **capacity: int) -> None:
         """Wait until so many slots are in these states."""
-        with anyio.fail_after(PATIENCE):
-            while True:
-                now = await self.scaler.capacity()
-                if all(getattr(now, name) == number for name, number in capacity.items()):
-                    return
-                await anyio.sleep(0.01)
+        while True:
+            now = await self.scaler.capacity()
+            if all(getattr(now, name) == number for name, number in capacity.items()):
+                return
+            await anyio.sleep(0.01)
 
 
 def a_job(name: str = "build", **more: Any) -> Job:  # noqa: ANN401  (of a job)
@@ -226,8 +221,7 @@ async def serving(
         tasks.start_soon(service.run)
         yield Bench(service, scaler, gitlab, said, tasks)
         if leaves:
-            with anyio.fail_after(PATIENCE):
-                await service.leave()
+            await service.leave()
         tasks.cancel_scope.cancel()
 
 

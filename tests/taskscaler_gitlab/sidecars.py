@@ -23,9 +23,6 @@ from taskscaler_gitlab.relay import RelayWork
 from tests.taskscaler_gitlab.cells_here import CellHere
 from tests.taskscaler_gitlab.services import PLACE, a_job
 
-PATIENCE = 60.0
-"""Seconds after which a test gives up: programs have to start, on a machine that does other things too."""
-
 FILE = """
 concurrent = {concurrent}
 check_interval = 1
@@ -77,14 +74,12 @@ class Desk:
 
     async def until(self, is_so: Callable[[], object]) -> None:
         """Wait until something is so; looks again and again."""
-        with anyio.fail_after(PATIENCE):
-            while not is_so():  # noqa: ASYNC110  (of what it looks at, nobody tells)
-                await anyio.sleep(0.02)
+        while not is_so():  # noqa: ASYNC110  (of what it looks at, nobody tells)
+            await anyio.sleep(0.02)
 
     async def ended(self, number: int) -> Stored:
         """Wait for the end of a job, and of what it had here."""
-        with anyio.fail_after(PATIENCE):
-            stored = await self.gitlab.ended(number)
+        stored = await self.gitlab.ended(number)
         await self.until(lambda: not self.service.running)
         return stored
 
@@ -155,6 +150,5 @@ async def serving(
         tasks.start_soon(service.run)
         yield Desk(here, service, scaler, gitlab, said, group, tasks)
         if not is_killed:
-            with anyio.fail_after(PATIENCE):
-                await service.leave()
+            await service.leave()
         tasks.cancel_scope.cancel()

@@ -4,7 +4,6 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-import anyio
 import pytest
 from attrs import define
 
@@ -81,8 +80,7 @@ async def test_two_cells_answer_one_reservation_at_once(
     runs = Scripted(held)
     async with serving(tmp_path, cells[0].gitlab, cells=cells, runs=runs, **ONE_SLOT) as bench:
         await both_at_once(bench, cells)
-        with anyio.fail_after(60):
-            await held.begun.wait()
+        await held.begun.wait()
         (waiting,) = (each for each in bench.service.jobs if each.state == "queued")
         its = next(each for each in cells if waiting.id.startswith(f"gitlab-{each.name}-"))
         assert "it came without a slot, because another cell answered" in bench.service.explain(waiting.id)[-1]
@@ -106,12 +104,10 @@ async def test_a_restart_goes_on_with_a_job_that_waits(tmp_path: Path) -> None:
     more: dict[str, Any] = {"cells": cells, "journal": journal, "cloud": cloud, **ONE_SLOT}
     async with serving(tmp_path, cells[0].gitlab, runs=Scripted(held), **more) as bench:
         await both_at_once(bench, cells)
-        with anyio.fail_after(60):
-            await held.begun.wait()
+        await held.begun.wait()
     runs = Scripted(again := Held())
     async with serving(tmp_path, cells[0].gitlab, runs=runs, **more) as bench:
-        with anyio.fail_after(60):
-            await again.begun.wait()
+        await again.begun.wait()
         await bench.until(lambda: "1 job came without a slot" in bench.service.status())
         assert len(runs.runs) == 1
         again.go.set()
@@ -126,8 +122,7 @@ async def test_no_more_jobs_run_than_allowed_whoever_hands_them_out(tmp_path: Pa
     runs = Scripted(held)
     async with serving(tmp_path, cells[0].gitlab, cells=cells, runs=runs, concurrent=1) as bench:
         await both_at_once(bench, cells)
-        with anyio.fail_after(60):
-            await held.begun.wait()
+        await held.begun.wait()
         assert len(asking(bench).upstreams.surplus) == 2
         assert "because of concurrent = 1" in bench.service.status()
         assert len(runs.runs) == 1
@@ -141,8 +136,7 @@ async def test_a_waiting_job_that_is_cancelled_leaves_nothing(tmp_path: Path) ->
     held = Held()
     async with serving(tmp_path, cells[0].gitlab, cells=cells, runs=Scripted(held), **ONE_SLOT) as bench:
         await both_at_once(bench, cells)
-        with anyio.fail_after(60):
-            await held.begun.wait()
+        await held.begun.wait()
         (waiting,) = (each for each in bench.service.jobs if each.state == "queued")
         waiting.cancel()
         await bench.until(lambda: waiting.over)
@@ -160,13 +154,11 @@ async def test_a_waiting_job_is_handed_back_if_the_runner_ends_for_good(tmp_path
     held = Held()
     async with serving(tmp_path, cells[0].gitlab, cells=cells, runs=Scripted(held), **ONE_SLOT) as bench:
         await both_at_once(bench, cells)
-        with anyio.fail_after(60):
-            await held.begun.wait()
+        await held.begun.wait()
         bench.service.drain(for_good=True)
         await bench.until(lambda: bench.service.running == 1)
         held.go.set()
-        with anyio.fail_after(60):
-            await bench.service.settle()
+        await bench.service.settle()
         states = sorted(next(iter(each.states)).value for each in cells)
         assert states == (["pending", "success"] if two_phase else ["failed", "success"])
 
@@ -233,8 +225,7 @@ async def test_who_had_one_gitlab_keeps_its_jobs_when_there_are_several(tmp_path
     number = first.gitlab.enqueue(a_job())
     more: dict[str, Any] = {"journal": journal, "cloud": cloud}
     async with serving(tmp_path, first.gitlab, runs=Scripted(held), url=first.url, **more):
-        with anyio.fail_after(60):
-            await held.begun.wait()
+        await held.begun.wait()
     async with serving(tmp_path, first.gitlab, cells=cells, **more) as bench:
         assert (await first.gitlab.ended(number)).state is State.SUCCESS
         assert second.gitlab.server.jobs == {}

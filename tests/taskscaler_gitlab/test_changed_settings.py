@@ -4,7 +4,6 @@ import shutil
 import stat
 from pathlib import Path
 
-import anyio
 import pytest
 from attrs import evolve
 
@@ -43,8 +42,7 @@ async def test_a_job_goes_on_with_the_executor_that_began_it(
     docker = '[runners.docker]\nimage = "busybox"\nmemory = "1g"' if before == "docker-autoscaler" else ""
     async with serving(tmp_path, gitlab, cloud=cloud, runs=first, journal=journal, kind=before, more=docker) as bench:
         bench.service.executor = executor_of(bench.service.config)
-        with anyio.fail_after(60):
-            await first.script.begun.wait()  # type: ignore[attr-defined]
+        await first.script.begun.wait()  # type: ignore[attr-defined]
     async with serving(tmp_path, gitlab, cloud=cloud, runs=again, journal=journal, kind=now) as bench:
         assert (await gitlab.ended(number)).state is State.SUCCESS
         later = gitlab.enqueue(a_job())
@@ -67,8 +65,7 @@ async def test_a_job_that_has_not_begun_takes_what_is_there_now(gitlab: FakeGitL
     cloud, journal, held, again = FakeCloud(), MemoryJournal(), Held(), Scripted()
     number = gitlab.enqueue(a_job())
     async with serving(tmp_path, gitlab, cloud=cloud, runs=Scripted(held, begins=False), journal=journal):
-        with anyio.fail_after(60):
-            await held.begun.wait()
+        await held.begun.wait()
     more = "output_limit = 7"
     async with serving(tmp_path, gitlab, cloud=cloud, runs=again, journal=journal, more=more) as bench:
         assert (await gitlab.ended(number)).state is State.SUCCESS
@@ -81,12 +78,10 @@ async def test_the_settings_that_a_job_took_later_are_its_own_from_then_on(gitla
     cloud, journal, held, second, third = FakeCloud(), MemoryJournal(), Held(), Held(), Scripted()
     number = gitlab.enqueue(a_job())
     async with serving(tmp_path, gitlab, cloud=cloud, runs=Scripted(held, begins=False), journal=journal):
-        with anyio.fail_after(60):
-            await held.begun.wait()
+        await held.begun.wait()
     more = "output_limit = 7"
     async with serving(tmp_path, gitlab, cloud=cloud, runs=Scripted(second), journal=journal, more=more):
-        with anyio.fail_after(60):
-            await second.begun.wait()
+        await second.begun.wait()
     async with serving(tmp_path, gitlab, cloud=cloud, runs=third, journal=journal, more=more) as bench:
         assert (await gitlab.ended(number)).state is State.SUCCESS
         assert bench.said == []
@@ -98,8 +93,7 @@ async def test_jobs_that_were_noted_down_elsewhere_cost_their_instances(gitlab: 
     cloud, journal, held, again = FakeCloud(), MemoryJournal(), Held(), Scripted()
     gitlab.enqueue(a_job())
     async with serving(tmp_path, gitlab, cloud=cloud, runs=Scripted(held), journal=journal):
-        with anyio.fail_after(60):
-            await held.begun.wait()
+        await held.begun.wait()
     (elsewhere := tmp_path / "elsewhere").mkdir()
     had_it = cloud.alive
     async with serving(elsewhere, gitlab, cloud=cloud, runs=again, journal=journal) as bench:
@@ -113,8 +107,7 @@ async def test_strays_are_unknown_until_all_are_given_back(gitlab: FakeGitLab, t
     cloud, journal, held, again = FakeCloud(), MemoryJournal(), Held(), Scripted()
     gitlab.enqueue(a_job())
     async with serving(tmp_path, gitlab, cloud=cloud, runs=Scripted(held), journal=journal):
-        with anyio.fail_after(60):
-            await held.begun.wait()
+        await held.begun.wait()
     (elsewhere := tmp_path / "elsewhere").mkdir()
     had_it = cloud.alive
     assert may_have_strays(elsewhere / "jobs")  # the runner that is killed: it has a system id, and no more
@@ -132,8 +125,7 @@ async def test_a_job_of_which_not_even_the_slot_is_known_makes_every_stray_unkno
     cloud, journal, held = FakeCloud(), MemoryJournal(), Held()
     gitlab.enqueue(a_job())
     async with serving(tmp_path, gitlab, cloud=cloud, runs=Scripted(held), journal=journal):
-        with anyio.fail_after(60):
-            await held.begun.wait()
+        await held.begun.wait()
     had_it = cloud.alive
     (job,) = (tmp_path / "jobs" / "jobs").iterdir()
     shutil.rmtree(job)
@@ -153,8 +145,7 @@ async def test_a_job_in_a_container_goes_on_although_later_ones_have_sidecars(
     number = gitlab.enqueue(a_job())
     docker, kind = '[runners.docker]\nimage = "busybox"', "docker-autoscaler"
     async with serving(tmp_path, gitlab, cloud=cloud, runs=first, journal=journal, kind=kind, more=docker):
-        with anyio.fail_after(60):
-            await first.script.begun.wait()  # type: ignore[attr-defined]
+        await first.script.begun.wait()  # type: ignore[attr-defined]
     more = f'{docker}\n[runners.taskscaler]\nrun_with = "sidecar"'
     async with serving(tmp_path, gitlab, cloud=cloud, runs=again, journal=journal, kind=kind, more=more):
         assert (await gitlab.ended(number)).state is State.SUCCESS
@@ -167,8 +158,7 @@ async def test_a_job_whose_settings_are_lost_is_not_run_again(gitlab: FakeGitLab
     cloud, journal, held, again = FakeCloud(), MemoryJournal(), Held(), Scripted()
     number = gitlab.enqueue(a_job())
     async with serving(tmp_path, gitlab, cloud=cloud, runs=Scripted(held), journal=journal):
-        with anyio.fail_after(60):
-            await held.begun.wait()
+        await held.begun.wait()
     for file in (tmp_path / "jobs" / "settings").iterdir():
         file.write_text("{}")
     async with serving(tmp_path, gitlab, cloud=cloud, runs=again, journal=journal, kind="docker-autoscaler") as bench:

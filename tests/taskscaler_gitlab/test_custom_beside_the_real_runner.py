@@ -132,12 +132,11 @@ async def test_jobs_of_every_kind(tmp_path: Path) -> None:
         (tmp_path / place).mkdir()
     alone_at = RealRunner(tmp_path / "shell")
     theirs = FakeGitLab(tmp_path / "theirs")
-    with anyio.fail_after(580):
-        async with running(tmp_path, capacity=6) as (bench, _):
-            through = await played(bench.gitlab)
-            await bench.until(lambda: not bench.held)
-        async with served(theirs) as url, alone_at.running(url, theirs.runner_token):
-            alone = await played(theirs)
+    async with running(tmp_path, capacity=6) as (bench, _):
+        through = await played(bench.gitlab)
+        await bench.until(lambda: not bench.held)
+    async with served(theirs) as url, alone_at.running(url, theirs.runner_token):
+        alone = await played(theirs)
     has_codes = alone_at.version >= (17,)
     assert {each.name: outcome(through, each, has_codes=has_codes) for each in PIPELINE} == {
         each.name: outcome(alone, each, has_codes=has_codes) for each in PIPELINE
@@ -154,18 +153,17 @@ async def test_jobs_of_every_kind(tmp_path: Path) -> None:
 
 async def test_a_job_that_is_cancelled_ends_on_its_instance(tmp_path: Path) -> None:
     """While it waits for a slot it boots nothing, and while its script runs that ends; its slot goes back."""
-    with anyio.fail_after(240):
-        async with running(tmp_path, capacity=1) as (bench, _):
-            first = bench.gitlab.enqueue(job("first", SLEEPS.format(here=tmp_path)))
-            await bench.prints(first, "begins")
-            second = bench.gitlab.enqueue(job("second", "echo nev''er"))
-            await bench.until(lambda: "1 job is waiting" in bench.log(second))
-            for number in (second, first):
-                bench.gitlab.cancel(number)
-                stored = await bench.gitlab.ended(number)
-                assert stored.state is State.CANCELED
-            await bench.until(lambda: is_gone(bench.pid()))
-            await bench.until(lambda: not bench.held)
+    async with running(tmp_path, capacity=1) as (bench, _):
+        first = bench.gitlab.enqueue(job("first", SLEEPS.format(here=tmp_path)))
+        await bench.prints(first, "begins")
+        second = bench.gitlab.enqueue(job("second", "echo nev''er"))
+        await bench.until(lambda: "1 job is waiting" in bench.log(second))
+        for number in (second, first):
+            bench.gitlab.cancel(number)
+            stored = await bench.gitlab.ended(number)
+            assert stored.state is State.CANCELED
+        await bench.until(lambda: is_gone(bench.pid()))
+        await bench.until(lambda: not bench.held)
     assert "\nnever\n" not in bench.log(second)
     if bench.real.is_graceful:  # older ones send nothing more of a job that was cancelled
         assert "SIGTERM: asking the script to end" in bench.log(first)
@@ -174,96 +172,90 @@ async def test_a_job_that_is_cancelled_ends_on_its_instance(tmp_path: Path) -> N
 async def test_a_script_that_does_not_end_is_killed(tmp_path: Path) -> None:
     """Once gitlab-runner has killed what ran it, and given up on it."""
     deaf = "trap '' TERM; " + SLEEPS.format(here=tmp_path)
-    with anyio.fail_after(240):
-        async with running(tmp_path, graceful=2) as (bench, _):
-            number = bench.gitlab.enqueue(job("deaf", deaf))
-            await bench.prints(number, "begins")
-            bench.gitlab.cancel(number)
-            stored = await bench.gitlab.ended(number)
-            await bench.until(lambda: is_gone(bench.pid()))
-            await bench.until(lambda: not bench.held)
+    async with running(tmp_path, graceful=2) as (bench, _):
+        number = bench.gitlab.enqueue(job("deaf", deaf))
+        await bench.prints(number, "begins")
+        bench.gitlab.cancel(number)
+        stored = await bench.gitlab.ended(number)
+        await bench.until(lambda: is_gone(bench.pid()))
+        await bench.until(lambda: not bench.held)
     assert stored.state is State.CANCELED
 
 
 async def test_a_fleet_that_is_full_is_waited_for(tmp_path: Path) -> None:
     """As long as prepare_exec_timeout says; what is waited for is in the job's log."""
-    with anyio.fail_after(240):
-        async with running(tmp_path, capacity=1, prepare_timeout=10, graceful=30) as (bench, _):
-            first = bench.gitlab.enqueue(job("first", SLEEPS.format(here=tmp_path)))
-            await bench.prints(first, "begins")
-            second = bench.gitlab.enqueue(job("second", "echo nev''er"))
-            stored = await bench.gitlab.ended(second)
-            assert "the limit of 1 instance (max_instances) is reached" in bench.log(second)
-            assert bench.log(second).count("SIGTERM has ended this") == TRIES
-            assert (stored.state, stored.failure_reason) == (State.FAILED, "runner_system_failure")
-            assert len(bench.held) == 1
-            bench.gitlab.cancel(first)
-            await bench.gitlab.ended(first)
-            third = bench.gitlab.enqueue(job("third", "echo at last"))
-            assert (await bench.gitlab.ended(third)).state is State.SUCCESS
+    async with running(tmp_path, capacity=1, prepare_timeout=10, graceful=30) as (bench, _):
+        first = bench.gitlab.enqueue(job("first", SLEEPS.format(here=tmp_path)))
+        await bench.prints(first, "begins")
+        second = bench.gitlab.enqueue(job("second", "echo nev''er"))
+        stored = await bench.gitlab.ended(second)
+        assert "the limit of 1 instance (max_instances) is reached" in bench.log(second)
+        assert bench.log(second).count("SIGTERM has ended this") == TRIES
+        assert (stored.state, stored.failure_reason) == (State.FAILED, "runner_system_failure")
+        assert len(bench.held) == 1
+        bench.gitlab.cancel(first)
+        await bench.gitlab.ended(first)
+        third = bench.gitlab.enqueue(job("third", "echo at last"))
+        assert (await bench.gitlab.ended(third)).state is State.SUCCESS
 
 
 async def test_what_a_job_cannot_have_is_its_own_failure(tmp_path: Path) -> None:
     """It is not prepared again, as it would be if that were ours, and gets no slot; its log says why."""
-    with anyio.fail_after(120):
-        async with running(tmp_path) as (bench, _):
-            asked = job("asks", "echo nev''er", variables=(said("TASKSCALER_FLEET", "gpu"),))
-            number = bench.gitlab.enqueue(asked)
-            stored = await bench.gitlab.ended(number)
+    async with running(tmp_path) as (bench, _):
+        asked = job("asks", "echo nev''er", variables=(said("TASKSCALER_FLEET", "gpu"),))
+        number = bench.gitlab.enqueue(asked)
+        stored = await bench.gitlab.ended(number)
     assert (stored.state, stored.failure_reason) == (State.FAILED, "script_failure")
     assert bench.log(number).count("its runner offers no choice; remove the variable") == 1
 
 
 async def test_a_lost_instance_is_the_runners_failure(tmp_path: Path) -> None:
     """So that GitLab runs the job again if its pipeline says so; the log says what was lost."""
-    with anyio.fail_after(240):
-        async with running(tmp_path, capacity=1) as (bench, _):
-            number = bench.gitlab.enqueue(job("lost", SLEEPS.format(here=tmp_path)))
-            await bench.prints(number, "begins")
-            [lease] = bench.service.ask("GET", "/leases")["leases"]
-            agent = tmp_path / "fleet" / lease["instance"] / "agent.pid"
-            os.kill(int(agent.read_text()), signal.SIGKILL)
-            stored = await bench.gitlab.ended(number)
-            await bench.until(lambda: not bench.held)
-            again = bench.gitlab.enqueue(job("again", "echo at last"))
-            assert (await bench.gitlab.ended(again)).state is State.SUCCESS
+    async with running(tmp_path, capacity=1) as (bench, _):
+        number = bench.gitlab.enqueue(job("lost", SLEEPS.format(here=tmp_path)))
+        await bench.prints(number, "begins")
+        [lease] = bench.service.ask("GET", "/leases")["leases"]
+        agent = tmp_path / "fleet" / lease["instance"] / "agent.pid"
+        os.kill(int(agent.read_text()), signal.SIGKILL)
+        stored = await bench.gitlab.ended(number)
+        await bench.until(lambda: not bench.held)
+        again = bench.gitlab.enqueue(job("again", "echo at last"))
+        assert (await bench.gitlab.ended(again)).state is State.SUCCESS
     assert (stored.state, stored.failure_reason) == (State.FAILED, "runner_system_failure")
     assert re.search(rf"error: .*{lease['instance']}", bench.log(number))
 
 
 async def test_a_runner_that_is_killed_leaves_no_slot(tmp_path: Path) -> None:
     """Neither one in which a script runs nor one that is waited for, and nothing of the job runs on."""
-    with anyio.fail_after(240):
-        async with running(tmp_path, capacity=1) as (bench, process):
-            first = bench.gitlab.enqueue(job("first", SLEEPS.format(here=tmp_path)))
-            await bench.prints(first, "begins")
-            second = bench.gitlab.enqueue(job("second", "echo nev''er"))
-            await bench.until(lambda: "1 job is waiting" in bench.log(second))
-            process.kill()
-            await process.wait()
-            await bench.until(lambda: is_gone(bench.pid()))
-            await bench.until(lambda: not bench.held)
-            await bench.until(lambda: "nothing is waiting" in str(bench.service.ask("GET", "/explain")))
+    async with running(tmp_path, capacity=1) as (bench, process):
+        first = bench.gitlab.enqueue(job("first", SLEEPS.format(here=tmp_path)))
+        await bench.prints(first, "begins")
+        second = bench.gitlab.enqueue(job("second", "echo nev''er"))
+        await bench.until(lambda: "1 job is waiting" in bench.log(second))
+        process.kill()
+        await process.wait()
+        await bench.until(lambda: is_gone(bench.pid()))
+        await bench.until(lambda: not bench.held)
+        await bench.until(lambda: "nothing is waiting" in str(bench.service.ask("GET", "/explain")))
 
 
 async def test_a_daemon_that_is_killed_is_not_noticed(tmp_path: Path) -> None:
     """The script runs on, the stages that follow find their slot at the next daemon, and so does a job that waits."""
     url: list[str] = []
     go = tmp_path / "go"
-    with anyio.fail_after(240):
-        async with benched(tmp_path, capacity=1, url=url) as bench:
-            table = custom(tmp_path, bench.service.socket)
-            async with bench.real.running(url[0], bench.gitlab.runner_token, executor=table):
-                line = f"echo begins; until [ -e {go} ]; do sleep 0.1; done; echo done"
-                first = bench.gitlab.enqueue(job("first", line, after=["echo looks back"]))
-                await bench.prints(first, "begins")
-                second = bench.gitlab.enqueue(job("second", "echo at last"))
-                await bench.until(lambda: "1 job is waiting" in bench.log(second))
-                bench.service.process.kill()
-                bench.service.process.wait(60)
-                go.touch()
-                with fleet(tmp_path, bench.real, capacity=1) as bench.service:
-                    assert (await bench.gitlab.ended(first)).state is State.SUCCESS
-                    assert (await bench.gitlab.ended(second)).state is State.SUCCESS
-                    await bench.until(lambda: not bench.held)
+    async with benched(tmp_path, capacity=1, url=url) as bench:
+        table = custom(tmp_path, bench.service.socket)
+        async with bench.real.running(url[0], bench.gitlab.runner_token, executor=table):
+            line = f"echo begins; until [ -e {go} ]; do sleep 0.1; done; echo done"
+            first = bench.gitlab.enqueue(job("first", line, after=["echo looks back"]))
+            await bench.prints(first, "begins")
+            second = bench.gitlab.enqueue(job("second", "echo at last"))
+            await bench.until(lambda: "1 job is waiting" in bench.log(second))
+            bench.service.process.kill()
+            bench.service.process.wait()
+            go.touch()
+            with fleet(tmp_path, bench.real, capacity=1) as bench.service:
+                assert (await bench.gitlab.ended(first)).state is State.SUCCESS
+                assert (await bench.gitlab.ended(second)).state is State.SUCCESS
+                await bench.until(lambda: not bench.held)
     assert {"done", "looks back"} <= {*bench.log(first).splitlines()}

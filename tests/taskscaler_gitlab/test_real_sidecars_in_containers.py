@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-import anyio
 import pytest
 
 from gitlab_jobs.testing import FakeGitLab
@@ -58,6 +57,5 @@ async def test_jobs_of_every_kind(
         executor = "docker-autoscaler"
         config = write_config(tmp_path / "r", url, token, sidecar=sidecar, own=own, executor=executor)
         async with relaying(config):
-            with anyio.fail_after(400):
-                operator = await played(gitlab, planned)
+            operator = await played(gitlab, planned)
     assert {each.name: found for each in planned if (found := operator.differences(each))} == {}

@@ -27,9 +27,6 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:Async generator :ResourceWarning"),
 ]
 
-PATIENCE = 60.0
-"""Seconds after which a test gives up."""
-
 
 @pytest.fixture
 def host() -> Host:
@@ -56,16 +53,15 @@ async def found(
     work = next_one(counter, Fleet(host))
     settings = OwnSettings(run_with="sidecar", listen=own)
     others = {listen: work.over.wait} if listen else {}
-    with anyio.fail_after(PATIENCE):
-        async with (
-            Listening(settings, others).serve(application(counter.relays)) as counter.relays.ways,
-            anyio.create_task_group() as tasks,
-        ):
-            if has_called:
-                assert (await counter.put("none that we know")).status_code == 400
-            tasks.start_soon(work.see_through)
-            yield work
-            tasks.cancel_scope.cancel()
+    async with (
+        Listening(settings, others).serve(application(counter.relays)) as counter.relays.ways,
+        anyio.create_task_group() as tasks,
+    ):
+        if has_called:
+            assert (await counter.put("none that we know")).status_code == 400
+        tasks.start_soon(work.see_through)
+        yield work
+        tasks.cancel_scope.cancel()
 
 
 @pytest.mark.parametrize("keeps_token", [False, True])

@@ -22,6 +22,7 @@ from taskscaler_gitlab.relay._routes import application
 from taskscaler_gitlab.relay._ways import Listening
 from tests.taskscaler_gitlab.test_relay_routes import DELIVERY, Counter, counter
 from tests.taskscaler_gitlab.test_relay_work import Fleet, Slot, next_one
+from tests.time_limits import NEVER_REACHED
 
 __all__ = ["counter"]
 
@@ -30,9 +31,6 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:.*async_generator object .*:pytest.PytestUnraisableExceptionWarning"),
     pytest.mark.filterwarnings("ignore:Async generator :ResourceWarning"),
 ]
-
-PATIENCE = 60.0
-"""Seconds after which a test gives up."""
 
 
 @define(eq=False)
@@ -151,7 +149,7 @@ class Story:
     async def say_the_end(self) -> None:
         """Say how the job ended, as its sidecar does; it may be gone before it hears the answer."""
         body = {"token": self.counter.job.token, "state": "success"}
-        async with httpx.AsyncClient(timeout=PATIENCE) as http:
+        async with httpx.AsyncClient(timeout=NEVER_REACHED) as http:
             try:
                 await http.put(f"{self.url}/d/{DELIVERY}/api/v4/jobs/{self.counter.job.id}", json=body)
             except httpx.TransportError:
@@ -175,17 +173,16 @@ async def told_of(counter: Counter, port: int, monkeypatch: pytest.MonkeyPatch) 
     host = Host()
     work = next_one(counter, Fleet(host))
     told = Story(counter, gitlab, host, work, f"http://127.0.0.1:{port}")
-    with anyio.fail_after(PATIENCE):
-        async with (
-            Listening(OwnSettings(run_with="sidecar")).serve(application(counter.relays)) as counter.relays.ways,
-            anyio.create_task_group() as tasks,
-        ):
-            tasks.start_soon(work.see_through)
-            await told.until(lambda: work._is_attended)
-            tasks.start_soon(told.say_the_end)
-            await gitlab.has_it.wait()
-            yield told
-            tasks.cancel_scope.cancel()
+    async with (
+        Listening(OwnSettings(run_with="sidecar")).serve(application(counter.relays)) as counter.relays.ways,
+        anyio.create_task_group() as tasks,
+    ):
+        tasks.start_soon(work.see_through)
+        await told.until(lambda: work._is_attended)
+        tasks.start_soon(told.say_the_end)
+        await gitlab.has_it.wait()
+        yield told
+        tasks.cancel_scope.cancel()
 
 
 async def is_success(story: Story) -> None:

@@ -94,7 +94,6 @@ PART = 6
 """The suite plants one of so many: which, the commit decides, so that in a few of them each has had its turn."""
 
 
-@pytest.mark.timeout(240)
 def test_mistakes_about_a_job_or_its_slot_are_found(full: bool) -> None:  # noqa: FBT001  (a fixture)
     """By one of the machine's assertions: which comes first is chance."""
     missed = []

@@ -28,9 +28,6 @@ from taskscaler_gitlab.relay._ways import Listening
 
 pytestmark = pytest.mark.anyio
 
-PATIENCE = 90.0
-"""Seconds after which a test gives up."""
-
 
 async def hello(_: Request) -> PlainTextResponse:
     """Answer."""
@@ -51,7 +48,7 @@ def open_port(host: str = "127.0.0.1") -> tuple[OwnSettings, int]:
 def answers(port: int, host: str = "127.0.0.1") -> bool:
     """Whether somebody speaks HTTP there."""
     try:
-        with socket.create_connection((host, port), timeout=PATIENCE) as stream:
+        with socket.create_connection((host, port)) as stream:
             stream.sendall(b"GET / HTTP/1.1\r\nHost: us\r\nConnection: close\r\n\r\n")
             return stream.recv(100).startswith(b"HTTP/1.1 200")
     except OSError:
@@ -99,31 +96,29 @@ async def test_who_reports_where_it_is_only_written_otherwise_is_heard(now: str,
     """Wider, narrower, by name, or beside it: none of our own sockets keeps us from hearing an earlier sidecar."""
     settings, port = open_port(now)
     others, listen = Others(), f"{before}:{port}"
-    with anyio.fail_after(PATIENCE):
-        async with Listening(settings, others.at(listen)).serve(APP) as ways:
-            async with ways.reopen(NOBODY, 0, listen) as way:
-                assert (way.is_sure, way.listen) == (True, listen)
-            async with ways.open(NOBODY) as way, ways.reopen(NOBODY, 0, way.listen) as again:
-                assert again.is_sure
-            assert await is_answered(port)
-            others.over.set()
-            while "127.0.0.2" in (now, before) and await is_answered(port, "127.0.0.2"):
-                pass
-            assert await is_answered(port)
+    async with Listening(settings, others.at(listen)).serve(APP) as ways:
+        async with ways.reopen(NOBODY, 0, listen) as way:
+            assert (way.is_sure, way.listen) == (True, listen)
+        async with ways.open(NOBODY) as way, ways.reopen(NOBODY, 0, way.listen) as again:
+            assert again.is_sure
+        assert await is_answered(port)
+        others.over.set()
+        while "127.0.0.2" in (now, before) and await is_answered(port, "127.0.0.2"):
+            pass
+        assert await is_answered(port)
 
 
 async def test_where_nobody_reports_any_more_nobody_is_let_in(caplog: pytest.LogCaptureFixture) -> None:
     """A wider address is answered until the jobs are over that know it, then the log says once who is refused."""
     settings, port = open_port("127.0.0.1")
     others = Others()
-    with anyio.fail_after(PATIENCE):
-        async with Listening(settings, others.at(f"{ALL}:{port}")).serve(APP):
-            assert await is_answered(port, "127.0.0.2")
-            others.over.set()
-            while await is_answered(port, "127.0.0.2"):
-                pass
-            assert not await is_answered(port, "127.0.0.2")
-            assert await is_answered(port)
+    async with Listening(settings, others.at(f"{ALL}:{port}")).serve(APP):
+        assert await is_answered(port, "127.0.0.2")
+        others.over.set()
+        while await is_answered(port, "127.0.0.2"):
+            pass
+        assert not await is_answered(port, "127.0.0.2")
+        assert await is_answered(port)
     refused = [record for record in caplog.records if record.getMessage() == "nobody_expected"]
     assert [vars(record)["address"] for record in refused] == [f"127.0.0.2 port {port}"]
 
@@ -131,7 +126,7 @@ async def test_where_nobody_reports_any_more_nobody_is_let_in(caplog: pytest.Log
 async def test_an_address_that_somebody_else_has_is_not_heard(caplog: pytest.LogCaptureFixture) -> None:
     """A sidecar that reports there is told from one that we may hear, and the log says why."""
     settings, _ = open_port()
-    with socket.create_server(("127.0.0.1", 0)) as taken, anyio.fail_after(PATIENCE):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
         listen = f"127.0.0.1:{taken.getsockname()[1]}"
         async with Listening(settings, Others().at(listen)).serve(APP) as ways:
             with pytest.raises(ConnectError, match=f"reports to {listen}, where this program cannot listen any more"):
@@ -143,7 +138,7 @@ async def test_an_address_that_somebody_else_has_is_not_heard(caplog: pytest.Log
 async def test_a_wildcard_that_cannot_be_had_leaves_what_can() -> None:
     """Somebody else has one of the addresses: the service listens at its own, and whether it is heard is not sure."""
     settings, port = open_port()
-    with socket.create_server(("127.0.0.2", port)), anyio.fail_after(PATIENCE):
+    with socket.create_server(("127.0.0.2", port)):
         async with Listening(settings, Others().at(f"{ALL}:{port}")).serve(APP) as ways:
             assert await is_answered(port)
             async with ways.reopen(NOBODY, 0, f"{ALL}:{port}") as way:
@@ -153,12 +148,11 @@ async def test_a_wildcard_that_cannot_be_had_leaves_what_can() -> None:
 async def test_a_place_that_was_not_noted_down_is_not_sure_or_nowhere() -> None:
     """A record of an earlier release: where we listen at all, its sidecar may reach us."""
     settings, _ = open_port()
-    with anyio.fail_after(PATIENCE):
-        async with Listening(settings).serve(APP) as ways, ways.reopen(NOBODY, 0, "") as way:
-            assert not way.is_sure
-        async with Listening(OwnSettings(run_with="sidecar")).serve(APP) as ways:
-            with pytest.raises(ConnectError, match="an address where this program does not listen any more"):
-                ways.reopen(NOBODY, 0, "")
+    async with Listening(settings).serve(APP) as ways, ways.reopen(NOBODY, 0, "") as way:
+        assert not way.is_sure
+    async with Listening(OwnSettings(run_with="sidecar")).serve(APP) as ways:
+        with pytest.raises(ConnectError, match="an address where this program does not listen any more"):
+            ways.reopen(NOBODY, 0, "")
 
 
 @pytest.mark.parametrize("host", ["[::1]", ALL_6])
@@ -167,10 +161,9 @@ async def test_an_address_of_ipv6_is_listened_on(host: str) -> None:
     if not _has_ipv6():
         pytest.skip("this machine has no IPv6")
     settings, port = open_port(host)
-    with anyio.fail_after(PATIENCE):
-        async with Listening(settings).serve(APP):
-            assert await is_answered(port, "::1")
-            assert not await is_answered(port)
+    async with Listening(settings).serve(APP):
+        assert await is_answered(port, "::1")
+        assert not await is_answered(port)
 
 
 async def test_who_comes_to_a_link_local_address_is_let_in() -> None:
@@ -204,17 +197,16 @@ async def test_strangers_are_bounded_and_others_are_served(monkeypatch: pytest.M
     """Connections beyond the bound are told so; once one is closed, there is room again."""
     monkeypatch.setattr(_ways, "MOST_STRANGERS", 3)
     settings, port = open_port()
-    with anyio.fail_after(PATIENCE):
-        async with Listening(settings).serve(APP) as ways, httpx.AsyncClient() as client:
-            assert ways.advertised is not None
-            silent = [await anyio.connect_tcp("127.0.0.1", port) for _ in range(3)]
-            async with await anyio.connect_tcp("127.0.0.1", port) as stranger:
-                assert b" 503 " in await stranger.receive()
-            await silent.pop().aclose()
-            while (await client.get(ways.advertised.url)).text != "hello":
-                await checkpoint()
-            for each in silent:
-                await each.aclose()
+    async with Listening(settings).serve(APP) as ways, httpx.AsyncClient() as client:
+        assert ways.advertised is not None
+        silent = [await anyio.connect_tcp("127.0.0.1", port) for _ in range(3)]
+        async with await anyio.connect_tcp("127.0.0.1", port) as stranger:
+            assert b" 503 " in await stranger.receive()
+        await silent.pop().aclose()
+        while (await client.get(ways.advertised.url)).text != "hello":
+            await checkpoint()
+        for each in silent:
+            await each.aclose()
 
 
 @define(eq=False)
@@ -242,25 +234,23 @@ class Channel(ByteStream):
 
 async def test_what_comes_through_a_tunnel_needs_no_socket_of_ours() -> None:
     """It is answered as it is, and what goes wrong with it ends nothing else."""
-    with anyio.fail_after(PATIENCE):
-        async with Listening(OwnSettings(run_with="sidecar")).serve(APP) as ways, anyio.create_task_group() as tasks:
-            for sent, status in ((b"nothing\r\n\r\n", b"400"), (b"GET / HTTP/1.1\r\nHost: us\r\n\r\n", b"200")):
-                ours, theirs = socket.socketpair()
-                ours.setblocking(False)
-                tasks.start_soon(ways.tunnels.answer, Channel(PulledStream(ours)))
-                with theirs:
-                    theirs.sendall(sent)
-                    await anyio.wait_readable(theirs)
-                    assert theirs.recv(100).startswith(b"HTTP/1.1 " + status)
+    async with Listening(OwnSettings(run_with="sidecar")).serve(APP) as ways, anyio.create_task_group() as tasks:
+        for sent, status in ((b"nothing\r\n\r\n", b"400"), (b"GET / HTTP/1.1\r\nHost: us\r\n\r\n", b"200")):
+            ours, theirs = socket.socketpair()
+            ours.setblocking(False)
+            tasks.start_soon(ways.tunnels.answer, Channel(PulledStream(ours)))
+            with theirs:
+                theirs.sendall(sent)
+                await anyio.wait_readable(theirs)
+                assert theirs.recv(100).startswith(b"HTTP/1.1 " + status)
 
 
 async def test_leaving_closes_what_is_open() -> None:
     """A connection that says nothing holds nobody up, and the port is free after that."""
     settings, port = open_port()
-    with anyio.fail_after(PATIENCE):
-        async with Listening(settings).serve(APP):
-            silent = await anyio.connect_tcp("127.0.0.1", port)
-        async with silent:
-            with pytest.raises((anyio.EndOfStream, anyio.BrokenResourceError)):
-                await silent.receive()
-        socket.create_server(("127.0.0.1", port)).close()
+    async with Listening(settings).serve(APP):
+        silent = await anyio.connect_tcp("127.0.0.1", port)
+    async with silent:
+        with pytest.raises((anyio.EndOfStream, anyio.BrokenResourceError)):
+            await silent.receive()
+    socket.create_server(("127.0.0.1", port)).close()

@@ -28,9 +28,6 @@ __all__ = ["counter"]
 
 pytestmark = pytest.mark.anyio
 
-PATIENCE = 90.0
-"""Seconds after which a test gives up."""
-
 
 @define
 class Slot:
@@ -102,8 +99,7 @@ async def test_without_its_token_a_job_on_an_instance_that_cannot_be_reached_is_
     await counter.patch(b"x")
     fleet = Fleet(Slot())
     work = next_one(counter, fleet)
-    with anyio.fail_after(PATIENCE):
-        await work.see_through()
+    await work.see_through()
     assert (work.problem, work.record.how, work.end) == ("", How.UNREPORTED, End.GIVEN_UP)
     assert "GitLab does not know that it has failed" in work.untold
     assert fleet.left.is_released
@@ -117,8 +113,7 @@ async def test_a_slot_in_which_a_sidecar_may_still_run_costs_its_instance(counte
     await counter.patch(b"x")
     fleet = Fleet(Slot(error=error))
     work = next_one(counter, fleet)
-    with anyio.fail_after(PATIENCE):
-        await work.see_through()
+    await work.see_through()
     assert (work.problem, work.record.how) == ("", How.UNREPORTED)
     assert fleet.left.is_released
     assert fleet.left.suspected
@@ -169,8 +164,7 @@ async def test_connections_that_do_nothing_are_not_made_for_ever(
     await counter.patch(b"x")
     fleet = Fleet(Flapping())
     work = next_one(counter, fleet)
-    with anyio.fail_after(PATIENCE):
-        await work.see_through()
+    await work.see_through()
     assert (work.problem, work.record.how) == ("", How.UNREPORTED)
     assert fleet.left.suspected
 
@@ -239,8 +233,7 @@ async def test_a_failure_that_gitlab_may_not_know_is_told_by_the_next_manager(
     assert failed is not None
     counter.work.directory.note(failed)
     work = next_one(counter, Fleet(Slot()))
-    with anyio.fail_after(PATIENCE):
-        await work.see_through()
+    await work.see_through()
     assert (work.problem, work.record.how, work.end) == ("", How.FAILED, End.REPORTED)
     assert "it was killed" in counter.gitlab.log(counter.job.id).decode()
     assert not counter.work.directory.path.exists()
@@ -254,10 +247,9 @@ async def test_what_gitlab_was_not_told_stays_noted_down(counter: Counter, monke
     record = counter.work.relay.found(counter.work.record, placements=3).record
     taken = evolve(record, standing=type(record.standing).TAKEN, delivery="", secret_hash="", port=0)
     work = counter.relays._work(shop, counter.work.directory, taken, counter.job)
-    with anyio.fail_after(PATIENCE):
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(work.see_through)
-            work.interrupt("cancelled here")
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(work.see_through)
+        work.interrupt("cancelled here")
     assert (work.problem, work.record.how, work.end) == ("", How.FAILED, End.GIVEN_UP)
     assert counter.work.directory.read().how is How.FAILED
 
@@ -275,8 +267,7 @@ class Shellless(Slot):
 async def test_where_no_sidecar_can_be_a_stray_lease_costs_no_instance(counter: Counter) -> None:
     """Over WinRM, nothing outlives its connection: there is nothing to look for, with a shell or without."""
     slot = Shellless()
-    with anyio.fail_after(PATIENCE):
-        await counter.relays.clear(cast("Lease", slot))
+    await counter.relays.clear(cast("Lease", slot))
     assert slot.suspected == []
 
 
@@ -295,6 +286,5 @@ async def test_a_runner_that_never_had_sidecars_looks_for_none(
         relays.about.keep(b"{}")
     relays.load()
     slot = Slot()
-    with anyio.fail_after(PATIENCE):
-        await relays.clear(cast("Lease", slot))
+    await relays.clear(cast("Lease", slot))
     assert bool(slot.suspected) is (now == "sidecar" or before != "nothing")

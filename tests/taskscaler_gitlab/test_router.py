@@ -19,11 +19,9 @@ from gitlab_jobs.testing import Fault, State
 from taskscaler_gitlab.cells import _held, _route
 from taskscaler_gitlab.cells._proxy import MAX_ANSWER, MOST_SAID
 from tests.taskscaler_gitlab.routers import ABOUT, a_job, cells, token_of
+from tests.time_limits import NEVER_REACHED
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]
-
-PATIENCE = 60.0
-"""Seconds for what is waited for; nothing here takes one."""
+pytestmark = [pytest.mark.anyio]
 
 
 async def run(client: GitLabClient, token: str, *, ticket: str | None = None, log: bytes = b"said\n") -> int:
@@ -105,12 +103,11 @@ async def test_a_held_request_is_answered_by_whichever_cell_has_a_job(tmp_path: 
             async def ask(to: list[int]) -> None:
                 to.append(await run(client, "glrt-everywhere", ticket=ticket))
 
-            with anyio.fail_after(PATIENCE):
-                async with anyio.create_task_group() as tasks:
-                    tasks.start_soon(ask, numbers)
-                    while [each.held for each in at.gitlabs.values()] != [1, 1]:  # noqa: ASYNC110  (nobody says)
-                        await anyio.sleep(0.01)
-                    number = at.gitlabs[chosen].enqueue(a_job())
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(ask, numbers)
+                while [each.held for each in at.gitlabs.values()] != [1, 1]:  # noqa: ASYNC110  (nobody says)
+                    await anyio.sleep(0.01)
+                number = at.gitlabs[chosen].enqueue(a_job())
             assert numbers == [number]
             assert at.gitlabs[chosen].server.jobs[number].state is State.SUCCESS
             while any(each.held for each in at.gitlabs.values()):  # noqa: ASYNC110  (the other is hung up on)
@@ -133,7 +130,7 @@ async def test_jobs_that_two_cells_hand_out_in_the_same_instant(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, two_phase: bool
 ) -> None:
     """One is given, the other kept for the runner's next request: none is lost, none is given twice."""
-    monkeypatch.setattr(_route, "GRACE", PATIENCE)  # the second cell may be that late here, on a busy machine
+    monkeypatch.setattr(_route, "GRACE", NEVER_REACHED)  # the second cell may be that late here, on a busy machine
     about = {**ABOUT, "features": {**ABOUT["features"], "two_phase_job_commit": two_phase}}
     async with cells(tmp_path) as at, at.routed() as serving, GitLabClient(serving.urls[0]) as client:
         at.add_everywhere("glrt-everywhere")
@@ -152,8 +149,7 @@ async def test_jobs_that_two_cells_hand_out_in_the_same_instant(
                     await anyio.sleep(0.01)
                 for each in at.gitlabs.values():
                     each.enqueue(a_job())
-            with anyio.fail_after(PATIENCE):
-                await ask()
+            await ask()
         handed_out = [each.job.token for gitlab in at.gitlabs.values() for each in gitlab.server.jobs.values()]
         assert sorted(got) == sorted(handed_out)
         assert len(serving.router.polls.kept) == 0
@@ -430,14 +426,13 @@ async def test_one_address_takes_no_more_than_its_share_of_connections(tmp_path:
         assert (await other.get(url)).status_code == 404
         for each in taken:
             await each.aclose()
-        with anyio.fail_after(PATIENCE):
-            while (await http.get(url)).status_code != 404:  # noqa: ASYNC110  (nobody says)
-                await anyio.sleep(0.01)
+        while (await http.get(url)).status_code != 404:  # noqa: ASYNC110  (nobody says)
+            await anyio.sleep(0.01)
 
 
 async def test_a_router_that_ends_answers_those_who_wait(tmp_path: Path) -> None:
     """There is no job for them, which is nothing that a runner minds; no cell hands one out to nobody."""
-    async with cells(tmp_path) as at, at.routed() as serving, httpx.AsyncClient(timeout=PATIENCE) as http:
+    async with cells(tmp_path) as at, at.routed() as serving, httpx.AsyncClient(timeout=NEVER_REACHED) as http:
         at.add_everywhere("glrt-everywhere")
         at.gitlabs["1"].server.add_runner(token_of(1))
         answers: list[httpx.Response] = []
@@ -453,7 +448,7 @@ async def test_a_router_that_ends_answers_those_who_wait(tmp_path: Path) -> None
                 tasks.start_soon(ask, token, asked.headers["X-GitLab-Last-Update"])
             while [each.held for each in at.gitlabs.values()] != [2, 1]:  # noqa: ASYNC110  (nobody says)
                 await anyio.sleep(0.01)
-            await serving.stop(PATIENCE)
+            await serving.stop(NEVER_REACHED)
         assert [each.status_code for each in answers] == [204, 204]
         assert serving.router.polls.open == 0
 

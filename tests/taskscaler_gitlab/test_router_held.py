@@ -16,7 +16,7 @@ from taskscaler_gitlab.cells._cells import cell_of
 from taskscaler_gitlab.cells._held import AnswerTooLong, CellAway, Held, Origin
 from taskscaler_gitlab.cells._settings import CellSettings
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.anyio]
 
 JOB = (
     b"HTTP/1.1 201 Created\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n"

@@ -19,8 +19,9 @@ from taskscaler_gitlab.cells._kept import Kept, KeptJob, Owed
 from taskscaler_gitlab.cells._polls import Polls
 from taskscaler_gitlab.cells._serve import Serving
 from tests.taskscaler_gitlab.routers import ABOUT, Cells, a_job, cells
+from tests.time_limits import NEVER_REACHED
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.anyio]
 
 RUNNER = b"r" * 32
 TWO_PHASE = {**ABOUT, "features": {**ABOUT["features"], "two_phase_job_commit": True}}
@@ -59,10 +60,9 @@ async def test_a_job_that_a_crashed_router_has_kept_is_failed_by_the_next(tmp_pa
     async with keeping(tmp_path, two_phase=False) as (at, gitlab, job):
         await Kept(tmp_path / "router" / "kept").keep(RUNNER, job)
         async with at.routed():
-            with anyio.fail_after(60):
-                stored = await gitlab.ended(job.owed.number)
-                while [*(tmp_path / "router" / "kept").iterdir()]:  # noqa: ASYNC110  (nobody says)
-                    await anyio.sleep(0.01)
+            stored = await gitlab.ended(job.owed.number)
+            while [*(tmp_path / "router" / "kept").iterdir()]:  # noqa: ASYNC110  (nobody says)
+                await anyio.sleep(0.01)
         assert (stored.state, stored.failure_reason) == (State.FAILED, "runner_system_failure")
 
 
@@ -86,9 +86,8 @@ async def test_a_cell_that_waits_for_the_acceptance_hears_that_the_job_is_prepar
     monkeypatch.setattr(_polls, "SIGN", 0.01)
     async with keeping(tmp_path, two_phase=True) as (at, gitlab, job), at.routed() as serving:
         await serving.router.polls.kept.keep(RUNNER, job)
-        with anyio.fail_after(60):
-            while gitlab.calls["update"] < 3:  # noqa: ASYNC110  (nobody says)
-                await anyio.sleep(0.01)
+        while gitlab.calls["update"] < 3:  # noqa: ASYNC110  (nobody says)
+            await anyio.sleep(0.01)
         assert gitlab.server.jobs[job.owed.number].state is State.PENDING
         assert not (tmp_path / "router" / "kept").exists()
         await serving.router.polls.give_up_all()
@@ -129,9 +128,8 @@ async def test_a_note_that_cannot_be_read_or_is_of_a_cell_that_is_gone_stops_not
     (kept / "9-7.json").write_text('{"cell": "9", "number": 7, "token": "t"}')
     async with keeping(tmp_path, two_phase=False) as (at, gitlab, _), at.routed() as serving:
         await answers(serving, gitlab)
-        with anyio.fail_after(60):
-            while (kept / "9-7.json").exists():  # noqa: ASYNC110  (nobody says)
-                await anyio.sleep(0.01)
+        while (kept / "9-7.json").exists():  # noqa: ASYNC110  (nobody says)
+            await anyio.sleep(0.01)
         assert (kept / "1-7.json").exists()
 
 
@@ -146,8 +144,7 @@ async def test_a_note_that_cannot_be_removed_stops_nothing(tmp_path: Path, monke
         with monkeypatch.context() as patch:
             patch.setattr(Path, "unlink", read_only)
             async with at.routed() as serving:
-                with anyio.fail_after(60):
-                    await gitlab.ended(job.owed.number)
+                await gitlab.ended(job.owed.number)
                 await anyio.wait_all_tasks_blocked()
                 await answers(serving, gitlab)
 
@@ -183,16 +180,15 @@ class OnASlowDisk(Kept):
         late, self.late = self.late, None
         await self.keep(runner, late)
         found = await super().take(runner)
-        with anyio.fail_after(60):
-            while all(live.polled is None for live in self.polls._rounds.values()):  # noqa: ASYNC110  (nobody says)
-                await anyio.sleep(0.01)
+        while all(live.polled is None for live in self.polls._rounds.values()):  # noqa: ASYNC110  (nobody says)
+            await anyio.sleep(0.01)
         return found
 
 
 async def test_a_job_that_a_cell_gives_while_a_kept_one_is_taken_is_not_lost(tmp_path: Path) -> None:
     """The runner gets one of them, and the other with its next request."""
     body = {"token": "glrt-everywhere", "system_id": "s", "info": ABOUT}
-    async with cells(tmp_path) as at, at.routed() as serving, httpx.AsyncClient(timeout=60) as http:
+    async with cells(tmp_path) as at, at.routed() as serving, httpx.AsyncClient(timeout=NEVER_REACHED) as http:
 
         async def ask(url: str) -> httpx.Response:
             return await http.post(f"{url}/api/v4/jobs/request", json=body)

@@ -24,7 +24,7 @@ from tests.gitlab_jobs.test_peers import scripted
 from tests.taskscaler_gitlab.routers import ABOUT, Cells, a_job, cells
 from tests.taskscaler_gitlab.test_router import run
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.anyio]
 
 REGISTRATION = "registration-token-of-ours"
 UPSTREAM = "glrt-of-the-router-itself"

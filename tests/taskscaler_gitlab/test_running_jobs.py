@@ -199,7 +199,7 @@ async def test_a_job_that_takes_too_long_ends(desk: Desk) -> None:
     while True:
         limit = next(limits)
         job = script("echo begun", "sleep 1000", after=["echo after"])
-        ended = await desk.run(evolve(job, runner_info=evolve(job.runner_info, timeout=int(limit))), patience=120)
+        ended = await desk.run(evolve(job, runner_info=evolve(job.runner_info, timeout=int(limit))))
         assert (ended.state.value, ended.failure_reason) == ("failed", "job_execution_timeout")
         if "\nbegun\n" in desk.log(ended):
             break
@@ -343,8 +343,7 @@ async def test_a_job_is_planned_beside_others(desk: Desk) -> None:
     credentials, cache = Watched(), Watched()  # of the one, the environment is made, and of the other the stages
     for each in (credentials, cache):
         each.threads = set()
-    with anyio.fail_after(30):
-        await desk.carry_out(evolve(taken, credentials=credentials, cache=cache))
+    await desk.carry_out(evolve(taken, credentials=credentials, cache=cache))
     assert desk.outcome is not None
     assert desk.outcome.is_success
     assert credentials.threads
@@ -427,8 +426,7 @@ async def test_a_canceled_job_cannot_say_for_ever_that_it_is_nearly_over(
     """What comes after its script has a time, here a second: where the job is, only its own output says."""
     monkeypatch.setattr(_run, "LATE", 1 - 300.0)
     job = script("true", after=waiting(desk, "begun"))
-    with anyio.fail_after(45):
-        ended = await desk.run(job, meanwhile=cancels_at(desk.home / "begun"))
+    ended = await desk.run(job, meanwhile=cancels_at(desk.home / "begun"))
     assert ended.failure_reason == "job_canceled"
 
 
@@ -440,8 +438,7 @@ async def test_a_job_that_gitlab_has_given_up_ends_at_once(desk: Desk) -> None:
         await seen(desk.home / "begun")
         report.over.set()
 
-    with anyio.fail_after(30):
-        await desk.carry_out(taken, meanwhile=revoke)
+    await desk.carry_out(taken, meanwhile=revoke)
     assert desk.outcome is not None
     assert desk.outcome.failure_reason == "job_canceled"
     assert not (desk.home / "after").exists()
@@ -501,11 +498,10 @@ async def test_a_job_outlives_its_manager(desk: Desk) -> None:
         f"echo ran >> {desk.home}/ran", "echo before", *waiting(desk, "begun"), "echo behind", after=["echo after"]
     )
     taken = await desk.take(job)
-    with anyio.fail_after(30):
-        await desk.carry_out(taken, meanwhile=stops_at(desk.home / "begun"))
-        (desk.home / "go").touch()
-        await desk.carry_out(taken, is_again=True)
-        ended = await desk.gitlab.ended(taken.id)
+    await desk.carry_out(taken, meanwhile=stops_at(desk.home / "begun"))
+    (desk.home / "go").touch()
+    await desk.carry_out(taken, is_again=True)
+    ended = await desk.gitlab.ended(taken.id)
     assert ended.state.value == "success"
     assert (desk.home / "ran").read_text() == "ran\n"
     log = desk.log(ended)
@@ -518,17 +514,16 @@ async def test_clocks_that_differ_by_a_year(desk: Desk, years: int) -> None:
     """Of two managers, one after the other: a job begun in the future has its time, one of long ago has had it."""
     job = script("echo before", *waiting(desk, "begun"), "echo behind")
     taken = await desk.take(job)
-    with anyio.fail_after(30):
-        await desk.carry_out(taken, meanwhile=stops_at(desk.home / "begun"))
-        path = desk.place(taken) / DIRECTORY / "record.json"
-        state = json.loads(path.read_text())
-        for each in (state, *state["legs"]):
-            each["began"] += years * 31_536_000
-        path.write_text(json.dumps(state))
-        if years > 0:
-            (desk.home / "go").touch()
-        await desk.carry_out(taken, is_again=True)
-        ended = await desk.gitlab.ended(taken.id)
+    await desk.carry_out(taken, meanwhile=stops_at(desk.home / "begun"))
+    path = desk.place(taken) / DIRECTORY / "record.json"
+    state = json.loads(path.read_text())
+    for each in (state, *state["legs"]):
+        each["began"] += years * 31_536_000
+    path.write_text(json.dumps(state))
+    if years > 0:
+        (desk.home / "go").touch()
+    await desk.carry_out(taken, is_again=True)
+    ended = await desk.gitlab.ended(taken.id)
     assert desk.log(ended).count("\nbefore\n") == 1
     assert ended.failure_reason == (None if years > 0 else "job_execution_timeout")
 
@@ -546,12 +541,11 @@ async def test_a_canceled_job_outlives_its_manager(desk: Desk) -> None:
         await cancels_at(desk.home / "begun")(taken, report)
         await stops_at(desk.home / "late")(taken, report)
 
-    with anyio.fail_after(30):
-        await desk.carry_out(taken, meanwhile=cancel_and_stop)
-        (desk.home / "go").touch()
-        desk.gitlab.cancel(taken.id)
-        await desk.carry_out(taken, is_again=True)
-        ended = await desk.gitlab.ended(taken.id)
+    await desk.carry_out(taken, meanwhile=cancel_and_stop)
+    (desk.home / "go").touch()
+    desk.gitlab.cancel(taken.id)
+    await desk.carry_out(taken, is_again=True)
+    ended = await desk.gitlab.ended(taken.id)
     assert desk.outcome is not None
     assert desk.outcome.failure_reason == "job_canceled"
     log = desk.log(ended)

@@ -4,14 +4,13 @@ import base64
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-import anyio
 import pytest
 from anyio import to_thread
 from attrs import evolve
 
 from gitlab_jobs import Hook, Job, JobInfo, Variable
 from taskscaler_gitlab import CustomBuildDir
-from tests.taskscaler_gitlab.desks import PATIENCE, Desk, desk_on, script
+from tests.taskscaler_gitlab.desks import Desk, desk_on, script
 from tests.taskscaler_gitlab.projects import Project, Server
 
 pytestmark = pytest.mark.anyio
@@ -38,9 +37,8 @@ async def run(desk: Desk, server: Server, job: Job) -> tuple[str, str]:
     """Run a job; returns its state and its log."""
     taken = await desk.take(job)
     server.allow(taken.token)
-    with anyio.fail_after(PATIENCE):
-        await desk.carry_out(taken)
-        ended = await desk.gitlab.ended(taken.id)
+    await desk.carry_out(taken)
+    ended = await desk.gitlab.ended(taken.id)
     return ended.state.value, desk.log(ended)
 
 

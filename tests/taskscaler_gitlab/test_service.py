@@ -118,7 +118,7 @@ async def test_a_job_cancelled_before_it_has_an_instance_boots_none(gitlab: Fake
         assert bench.service.key_of(view.id) is not None
         assert "waits for its slot" in view.explain()[0]
         gitlab.cancel(number)  # which the runner learns when it says again that it prepares the job
-        await bench.until(lambda: view.over, patience=30.0)
+        await bench.until(lambda: view.over)
         assert runs.runs == []
         await bench.taken(acquired=0, pending=0)
 
@@ -136,8 +136,7 @@ async def test_a_job_whose_instance_goes_before_it_began_is_placed_again(gitlab:
     runs = Scripted(at_the_second_try, begins=False)
     number = gitlab.enqueue(a_job())
     async with serving(tmp_path, gitlab, cloud=cloud, runs=runs) as bench:
-        with anyio.fail_after(60):
-            await begun.wait()
+        await begun.wait()
         first = bench.first.work.instance
         cloud.vanish(first or "")
         assert (await gitlab.ended(number)).state is State.SUCCESS
@@ -171,8 +170,7 @@ async def test_a_job_whose_instance_goes_while_it_runs_fails_honestly(gitlab: Fa
     runs = Scripted(held)
     number = gitlab.enqueue(a_job())
     async with serving(tmp_path, gitlab, cloud=cloud, runs=runs) as bench:
-        with anyio.fail_after(60):
-            await held.begun.wait()
+        await held.begun.wait()
         cloud.vanish(bench.first.work.instance or "")
         stored = await gitlab.ended(number)
         assert (stored.state, stored.failure_reason) == (State.FAILED, "runner_system_failure")
@@ -188,8 +186,7 @@ async def test_an_operator_ends_a_job(gitlab: FakeGitLab, tmp_path: Path) -> Non
     runs = Scripted(held)
     number = gitlab.enqueue(a_job())
     async with serving(tmp_path, gitlab, runs=runs) as bench:
-        with anyio.fail_after(60):
-            await held.begun.wait()
+        await held.begun.wait()
         view = bench.first
         assert (view.state, view.as_data()["jobs"]) == ("running", {"running": 1})
         view.cancel()
@@ -223,8 +220,7 @@ async def test_a_restart_goes_on_with_what_runs(gitlab: FakeGitLab, tmp_path: Pa
     runs = Scripted(held)
     number = gitlab.enqueue(a_job())
     async with serving(tmp_path, gitlab, cloud=cloud, runs=runs, journal=journal) as bench:
-        with anyio.fail_after(60):
-            await held.begun.wait()
+        await held.begun.wait()
         first = bench.first.work.instance
     assert gitlab.server.jobs[number].state is State.RUNNING
     again = Scripted()
@@ -241,8 +237,7 @@ async def test_a_job_is_known_as_soon_as_the_next_runner_is(gitlab: FakeGitLab, 
     cloud, journal, held = FakeCloud(), MemoryJournal(), Held()
     number = gitlab.enqueue(a_job())
     async with serving(tmp_path, gitlab, cloud=cloud, runs=Scripted(held), journal=journal) as bench:
-        with anyio.fail_after(60):
-            await held.begun.wait()
+        await held.begun.wait()
         view = bench.first
         assert (view.over, view.left) == (False, False)
     assert (view.over, view.left) == (True, True)
@@ -306,8 +301,7 @@ async def test_the_token_of_a_job_goes_to_no_other_gitlab(gitlab: FakeGitLab, tm
     cloud, journal, held = FakeCloud(), MemoryJournal(), Held()
     number = gitlab.enqueue(a_job())
     async with serving(tmp_path, gitlab, cloud=cloud, runs=Scripted(held), journal=journal):
-        with anyio.fail_after(60):
-            await held.begun.wait()
+        await held.begun.wait()
     other, again = FakeGitLab(tmp_path / "other", long_poll=0.05), Scripted()
     async with serving(tmp_path, other, cloud=cloud, runs=again, journal=journal, url="http://other.test") as bench:
         await bench.taken(acquired=0)
@@ -343,8 +337,7 @@ async def test_a_job_whose_instance_went_during_the_restart_fails(gitlab: FakeGi
     cloud, journal, held = FakeCloud(), MemoryJournal(), Held()
     number = gitlab.enqueue(a_job())
     async with serving(tmp_path, gitlab, cloud=cloud, runs=Scripted(held), journal=journal) as bench:
-        with anyio.fail_after(60):
-            await held.begun.wait()
+        await held.begun.wait()
         first = bench.first.work.instance
     cloud.vanish(first or "")
     again = Scripted()
@@ -361,8 +354,7 @@ async def test_what_cannot_outlive_the_runner_is_ended_with_it(gitlab: FakeGitLa
     runs = Scripted(held)
     number = gitlab.enqueue(a_job())
     async with serving(tmp_path, gitlab, runs=runs):
-        with anyio.fail_after(60):
-            await held.begun.wait()
+        await held.begun.wait()
     assert gitlab.server.jobs[number].state is State.FAILED
     assert gitlab.server.jobs[number].failure_reason == "runner_interrupted"
     assert len(runs.abandoned) == 1
@@ -419,14 +411,12 @@ async def test_drained_it_asks_for_no_more(gitlab: FakeGitLab, tmp_path: Path) -
     held = Held()
     number = gitlab.enqueue(a_job())
     async with serving(tmp_path, gitlab, runs=Scripted(held)) as bench:
-        with anyio.fail_after(60):
-            await held.begun.wait()
+        await held.begun.wait()
         bench.service.drain()
         await bench.until(lambda: not bench.service._asking.polls)
         later = gitlab.enqueue(a_job("later"))
         held.go.set()
-        with anyio.fail_after(60):
-            await bench.service.settle()
+        await bench.service.settle()
         assert gitlab.server.jobs[number].state is State.SUCCESS
         assert gitlab.server.jobs[later].state is State.PENDING
         assert "the daemon is ending" in bench.service.status()
@@ -447,12 +437,10 @@ async def test_a_job_without_a_slot_goes_back_if_the_runner_ends_for_good(
         await bench.until(lambda: gitlab.calls["update"] >= (1 if knows_two_phases else 2))
         bench.service.drain()
         assert await bench.scaler.drain(5)
-        with anyio.fail_after(60):
-            await bench.service.settle()
+        await bench.service.settle()
         assert not view.over, "the next daemon may have a slot for it"
         bench.service.drain(for_good=True)
-        with anyio.fail_after(60):
-            await bench.service.settle()
+        await bench.service.settle()
         assert (view.over, view.left) == (True, False)
         assert not [*tmp_path.glob("jobs/jobs/*/job.json")]  # noqa: ASYNC240  (of no moment here)
     if knows_two_phases:
@@ -567,8 +555,7 @@ async def test_a_reload_does_not_go_back_to_a_token_that_is_just_replaced(
             await bench.service.reload()
         await bench.until(lambda: any("token was replaced, and is kept" in line for line in bench.said))
         for _ in range(2):
-            with anyio.fail_after(60):
-                assert (await gitlab.ended(gitlab.enqueue(a_job()))).state is State.SUCCESS
+            assert (await gitlab.ended(gitlab.enqueue(a_job()))).state is State.SUCCESS
             await bench.service.reload()
     assert read_config(path).runner.token not in ("", before)
 

@@ -85,7 +85,6 @@ class Host(BaseConnection):
             input=stdin,
             capture_output=True,
             check=False,
-            timeout=60,
             cwd=self.home,
             env={"PATH": path, "HOME": str(self.home)},
             user=self.user,

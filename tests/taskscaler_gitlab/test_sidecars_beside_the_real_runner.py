@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-import anyio
 import pytest
 
 from gitlab_jobs.testing import FakeGitLab
@@ -55,11 +54,10 @@ async def test_jobs_of_every_kind(tmp_path: Path) -> None:
         pytest.skip("sidecars are version 17.1 or later")
     ours, theirs = FakeGitLab(tmp_path / "ours"), FakeGitLab(tmp_path / "theirs")
     more = SIDECAR.format(program=real.program)
-    with anyio.fail_after(380):
-        async with served(ours) as url, our_runner(tmp_path / "runner", url, ours.runner_token, more=more):
-            through = await played(ours)
-        async with served(theirs) as url, real.running(url, theirs.runner_token):
-            alone = await played(theirs)
+    async with served(ours) as url, our_runner(tmp_path / "runner", url, ours.runner_token, more=more):
+        through = await played(ours)
+    async with served(theirs) as url, real.running(url, theirs.runner_token):
+        alone = await played(theirs)
     assert {each.name: outcome(through, each) for each in PIPELINE} == {
         each.name: outcome(alone, each) for each in PIPELINE
     }

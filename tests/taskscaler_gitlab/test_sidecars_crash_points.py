@@ -29,7 +29,6 @@ from tests.taskscaler_gitlab.fused_service import REMOVED, Fuse, Service, Servic
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow, pytest.mark.timeout(900)]
 
-PATIENCE = 300.0
 RUNNING = "running"
 """Nothing is noted down: its script runs, and somebody kills the service."""
 
@@ -301,8 +300,7 @@ class Scene:
                     tasks.cancel_scope.cancel()
 
             tasks.start_soon(act)
-            with anyio.fail_after(PATIENCE):
-                await service.over.wait()
+            await service.over.wait()
             tasks.cancel_scope.cancel()
 
     def kill_sidecars(self) -> None:
@@ -330,8 +328,7 @@ class Scene:
             self.go.touch()
         if case.again is not None:
             async with self.services.one(case.again) as service:
-                with anyio.fail_after(PATIENCE):
-                    await service.over.wait()
+                await service.over.wait()
         handed_out = self.gitlab.server.latest(number)
         async with self.services.one():
             await self.listening()
@@ -339,9 +336,8 @@ class Scene:
 
     async def listening(self) -> None:
         """Wait until the service answers."""
-        with anyio.fail_after(PATIENCE):
-            while await self.leases() is None:  # noqa: ASYNC110  (only looking tells)
-                await anyio.sleep(0.05)
+        while await self.leases() is None:  # noqa: ASYNC110  (only looking tells)
+            await anyio.sleep(0.05)
 
     async def leases(self) -> Sequence[object] | None:
         """The slots that are held, as the service says; None: it does not."""
@@ -355,12 +351,11 @@ class Scene:
 
     async def check(self, number: int, right: Ending, handed_out: Stored | None = None) -> None:
         """Wait for the end, and compare; then nothing is left of it here."""
-        with anyio.fail_after(PATIENCE):
-            while (found := self.ending(number, handed_out)) is None:
-                with anyio.move_on_after(0.1):
-                    await self.gitlab.next_change().wait()
-            while self.noted or self.sidecars or await self.leases():  # noqa: ASYNC110  (likewise)
-                await anyio.sleep(0.05)
+        while (found := self.ending(number, handed_out)) is None:
+            with anyio.move_on_after(0.1):
+                await self.gitlab.next_change().wait()
+        while self.noted or self.sidecars or await self.leases():  # noqa: ASYNC110  (likewise)
+            await anyio.sleep(0.05)
         stored = self.gitlab.server.latest(number)
         log = bytes(stored.trace).decode()
         assert found is right, (found, log)

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
-import anyio
 import pytest
 from attrs import evolve
 
@@ -16,7 +15,7 @@ from tests.peers.pipeline import Operator, Planned, job, left, said, text_of
 from tests.peers.real import RealRunner
 from tests.taskscaler_gitlab.projects import Project, Server
 
-pytestmark = [pytest.mark.anyio, pytest.mark.slow, pytest.mark.timeout(300), pytest.mark.real_runner]
+pytestmark = [pytest.mark.anyio, pytest.mark.slow, pytest.mark.real_runner]
 
 LOOK = (
     "git rev-parse HEAD; git log --format=%s | wc -l",
@@ -72,11 +71,10 @@ async def test_the_same_sources(server: Server, planned: list[Planned], tmp_path
     for place in ("real", "ours", "theirs"):
         (tmp_path / place).mkdir()
     ours, theirs = FakeGitLab(tmp_path / "ours"), FakeGitLab(tmp_path / "theirs")
-    with anyio.fail_after(250):
-        async with served(ours) as url:
-            mine = await run(server, ours, our_runner(tmp_path / "runner", url, ours.runner_token), planned)
-        async with served(theirs) as url:
-            its = await run(server, theirs, real.running(url, theirs.runner_token, concurrent=1), planned)
+    async with served(ours) as url:
+        mine = await run(server, ours, our_runner(tmp_path / "runner", url, ours.runner_token), planned)
+    async with served(theirs) as url:
+        its = await run(server, theirs, real.running(url, theirs.runner_token, concurrent=1), planned)
     for each in planned:
         assert mine.differences(evolve(each, leaves={("archive", "zip"): {"untracked": b"left\n"}})) == []
         *shown, last = script_of(mine, each)

@@ -13,7 +13,7 @@ from tests.fleeting_docker_engine.daemons import IMAGE, Daemon
 from tests.job_steps.images import PYTHON_IMAGE, import_python
 from tests.taskscaler_gitlab.desks import Desk, desk_on, leaving
 from tests.taskscaler_gitlab.test_jobs_in_containers import executor_of, settings_of
-from tests.taskscaler_gitlab.test_running_steps import LEAK, LIMITED, OVER, PATIENCE, QUIET, results_of, steps
+from tests.taskscaler_gitlab.test_running_steps import LEAK, LIMITED, OVER, QUIET, results_of, steps
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("python")]
 
@@ -77,7 +77,7 @@ async def test_the_operators_limits_are_in_force_in_a_container(docker: Daemon, 
     make = lambda: executor_of(docker, settings, tmp_path)  # noqa: E731
     leak = {**LEAK, "script": str(LEAK["script"]).replace(sys.executable, "python3")}
     async with desk_on(tmp_path, make, executor="docker-autoscaler", docker=settings, taskscaler=LIMITED) as desk:
-        job = await desk.run(steps(QUIET, leak), patience=PATIENCE)
+        job = await desk.run(steps(QUIET, leak))
         log, result = desk.log(job), results_of(desk, job.job)
     assert (job.failure_reason, job.exit_code) == ("script_failure", 137), log
     assert "\n1\n" in log, "a table of routes with nothing but its heading"

@@ -6,7 +6,6 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-import anyio
 import pytest
 from attrs import define
 
@@ -50,8 +49,7 @@ async def left_running(here: Path, gitlab: FakeGitLab, cloud: FakeCloud, journal
     held = Held()
     number = gitlab.enqueue(a_job())
     async with serving(here, gitlab, cloud=cloud, runs=Scripted(held), journal=journal):
-        with anyio.fail_after(60):
-            await held.begun.wait()
+        await held.begun.wait()
     (directory,) = (here / "jobs" / "jobs").iterdir()
     return number, directory
 
