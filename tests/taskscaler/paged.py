@@ -158,7 +158,7 @@ class Stage:
         assert self._portal is not None
         assert self._over is not None
         self._portal.call(self._ending.set)
-        self._over.result(30)
+        self._over.result()
 
     def start_again(self) -> None:
         """Have it come back."""

@@ -58,13 +58,13 @@ class Service:
 
     def ask(self, method: str, path: str, **sent: Any) -> Mapping[str, Any]:  # noqa: ANN401  (httpx's)
         """Ask it as a client."""
-        return ask(self.socket, method, path, headers=CLIENT, **sent)
+        return ask(self.socket, method, path, headers=CLIENT, **{"timeout": None, **sent})
 
     def end(self, *numbers: int) -> int:
         """Send it signals, and wait for its end."""
         for number in numbers:
             self.process.send_signal(number)
-        return self.process.wait(60)
+        return self.process.wait()
 
 
 def write(here: Path, *, idle: int = 1, most: int = 3) -> None:
@@ -107,7 +107,7 @@ def printing(*arguments: str) -> Iterator[Callable[[], tuple[str, str, int]]]:
             line = process.stdout.readline()  # of what comes after it, a buffer would keep some from `communicate`
 
             def wait() -> tuple[str, str, int]:
-                said, wrong = process.communicate(timeout=200)
+                said, wrong = process.communicate()
                 return (line + said).decode(), wrong.decode(), process.returncode
 
             yield wait

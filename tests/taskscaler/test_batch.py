@@ -60,9 +60,6 @@ from taskscaler.executors import JobOutcome, JobSpec, Leased, Verdict
 INTERNAL, EXTERNAL = "10.0.0.5", "203.0.113.7"
 """Addresses of every instance."""
 
-PATIENCE = 60.0
-"""Seconds after which a test gives up."""
-
 WELL = JobOutcome(verdict=Verdict.SUCCEEDED, exit_code=0)
 BADLY = JobOutcome(verdict=Verdict.FAILED, exit_code=3, why="exited with 3")
 LATE = JobOutcome(verdict=Verdict.TIMED_OUT, why="took longer than 1s")
@@ -450,9 +447,8 @@ class Bench:
 
     async def until(self, name: str, state: JobState) -> None:
         """Wait until a job came to stand so."""
-        with anyio.fail_after(PATIENCE):
-            while (name, state) not in self.seen:
-                await self.happened.wait()
+        while (name, state) not in self.seen:
+            await self.happened.wait()
 
     def summary(self) -> Any:  # noqa: ANN401  (JSON)
         """Read the results."""
@@ -479,8 +475,7 @@ def bench(tmp_path: Path) -> Bench:
 
 async def finished(batch: Batch) -> BatchState:
     """Run a batch to its end."""
-    with anyio.fail_after(PATIENCE):
-        return await batch.run()
+    return await batch.run()
 
 
 # --- what needs what ------------------------------------------------------------------------------------
@@ -576,19 +571,18 @@ async def test_a_failed_job_is_tried_again_after_its_backoff(bench: Bench) -> No
 async def test_a_job_that_waits_for_its_next_try_is_cancelled_at_once(bench: Bench) -> None:
     """Draining does not wait for an hour; and the job, which was not given its chance, has it in a later run."""
     batch = bench.batch(job("a", retries=Retries(failed=1, backoff=3600)), plays={"a": exits_with(3)})
-    with anyio.fail_after(PATIENCE):
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(batch.run)
-            await bench.until("a", JobState.QUEUED)
-            while not batch.resting:
-                await batch._changed.wait()
-            assert re.fullmatch("1 job pauses for (1h|59m[0-9]+s) before it is retried", batch.resting)
-            batch._patience = 0.0  # is of no account, as all that is left rests
-            batch._wake()
-            for _ in range(5):  # asyncio needs a turn more for each thing that follows from another
-                await anyio.wait_all_tasks_blocked()
-            assert batch.state["a"].state is JobState.QUEUED
-            batch.drain()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(batch.run)
+        await bench.until("a", JobState.QUEUED)
+        while not batch.resting:
+            await batch._changed.wait()
+        assert re.fullmatch("1 job pauses for (1h|59m[0-9]+s) before it is retried", batch.resting)
+        batch._patience = 0.0  # is of no account, as all that is left rests
+        batch._wake()
+        for _ in range(5):  # asyncio needs a turn more for each thing that follows from another
+            await anyio.wait_all_tasks_blocked()
+        assert batch.state["a"].state is JobState.QUEUED
+        batch.drain()
     assert batch.resting == ""
     assert bench.states() == {"a": "cancelled"}
     assert len(bench.state_of("a")["attempts"]) == 1
@@ -1266,8 +1260,7 @@ async def killed_while(hanging: Hanging, bench: Bench, batch: Batch) -> Bench:
     """Run a batch until a job hangs, and kill it there."""
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(finished, batch)
-        with anyio.fail_after(PATIENCE):
-            await hanging.begun.wait()
+        await hanging.begun.wait()
         killed = bench.killed()
         tasks.cancel_scope.cancel()
     return killed
@@ -1497,10 +1490,9 @@ async def test_jobs_outlive_instances_of_a_real_fleet(tmp_path: Path) -> None:
 
     names = [f"job-{number}" for number in range(8)]
     executors = {"scripted": Scripted(dict.fromkeys(names, play))}
-    with anyio.fail_after(PATIENCE):
-        async with Taskscaler(pool, delete_instances_on_shutdown=True) as scaler:
-            jobs = [job(name) for name in names]
-            state = await run_batch(scaler, jobs, executors=executors, output=tmp_path / "out", clock=LoopClock())
+    async with Taskscaler(pool, delete_instances_on_shutdown=True) as scaler:
+        jobs = [job(name) for name in names]
+        state = await run_batch(scaler, jobs, executors=executors, output=tmp_path / "out", clock=LoopClock())
     assert state.succeeded
     for name in ("job-0", "job-3"):
         first, second = state[name].attempts

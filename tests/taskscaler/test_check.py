@@ -477,7 +477,7 @@ async def test_beside_a_manager(tmp_path: Path) -> None:
         """
     )
     runner, talk = config.load(path), Talk()
-    async with runner.scaler() as scaler, scaler.acquire("job-1", timeout=20) as lease:
+    async with runner.scaler() as scaler, scaler.acquire("job-1") as lease:
         assert await _Look(runner.autoscaler, runner.groups(), talk.report).run() == 0
         assert lease.instance in talk.rows["dialled"][0]
         async with lease.dial() as connection:

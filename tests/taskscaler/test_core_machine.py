@@ -1488,7 +1488,6 @@ class CoreMachine(RuleBasedStateMachine):
 
 TestCoreMachine = CoreMachine.TestCase
 TestCoreMachine.settings = settings(max_examples=75, stateful_step_count=30, phases=QUICK)
-pytest.mark.timeout(240)(TestCoreMachine)  # it computes for 20 s, and more if it has something to shrink
 
 
 # --- whole lives of jobs, one after the other --------------------------------------------------------------------

@@ -327,7 +327,6 @@ def doctor_elsewhere(path: Path, plugins: Path, *arguments: str, **env: str) -> 
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
     )
 
 

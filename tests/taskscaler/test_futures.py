@@ -31,9 +31,6 @@ from taskscaler.futures import _executor as implementation
 from taskscaler.sync import Taskscaler
 from tests.fleeting import local_agents
 
-PATIENCE = 60.0
-"""Seconds after which a test gives up."""
-
 MODULE = """
 import os, sys
 
@@ -121,7 +118,7 @@ def gate(tmp_path: Path) -> Iterator[Gate]:
 
 def result_of(future: "Future[Any]") -> Any:  # noqa: ANN401
     """What the future gives, in time."""
-    return future.result(PATIENCE)
+    return future.result()
 
 
 # --- scripts --------------------------------------------------------------------------------------------
@@ -153,7 +150,6 @@ def test_a_job_has_files_variables_and_artifacts(fleet: FleetExecutor, tmp_path:
         env={"A": "a"},
         files={"in": tmp_path / "in"},
         artifacts=("out",),
-        timeout=PATIENCE,
     )
     for _ in range(2):
         result = result_of(fleet.submit(job))
@@ -340,14 +336,14 @@ def test_a_job_with_artifacts_needs_a_place_for_them(scaler: Taskscaler) -> None
 
 def test_map_keeps_the_order(fleet: FleetExecutor) -> None:
     """Of the arguments, not of the ends; one result for each set of them."""
-    results = fleet.map('sleep "0.$2"; echo "$1"', "abcd", [3, 0, 2, 0], timeout=PATIENCE)
+    results = fleet.map('sleep "0.$2"; echo "$1"', "abcd", [3, 0, 2, 0])
     assert [result.output for result in results] == [b"a\n", b"b\n", b"c\n", b"d\n"]
-    assert list(fleet.map(Call("math:sqrt"), [4, 9], timeout=PATIENCE)) == [2.0, 3.0]
+    assert list(fleet.map(Call("math:sqrt"), [4, 9])) == [2.0, 3.0]
 
 
 def test_who_stops_mapping_has_the_rest_cancelled(fleet: FleetExecutor, gate: Gate) -> None:
     """What runs too: an error ends the map, and the fleet is free."""
-    results = fleet.map(f'test "$1" -gt 0 && exit 0; {gate.script}', [1, 0, 0, 0], timeout=PATIENCE)
+    results = fleet.map(f'test "$1" -gt 0 && exit 0; {gate.script}', [1, 0, 0, 0])
     assert next(results).verdict is Verdict.SUCCEEDED
     gate.pid()
     results.close()  # type: ignore[attr-defined]
@@ -358,7 +354,7 @@ def test_who_stops_mapping_has_the_rest_cancelled(fleet: FleetExecutor, gate: Ga
 def test_it_works_with_wait_and_as_completed(fleet: FleetExecutor, gate: Gate) -> None:
     """Futures of any executor go together."""
     slow, quick = fleet.submit(gate.script), fleet.submit("echo quick")
-    done, pending = wait([slow, quick], timeout=PATIENCE, return_when=FIRST_COMPLETED)
+    done, pending = wait([slow, quick], return_when=FIRST_COMPLETED)
     assert (done, pending) == ({quick}, {slow})
     gate.pid()
     assert slow.running()
@@ -367,7 +363,7 @@ def test_it_works_with_wait_and_as_completed(fleet: FleetExecutor, gate: Gate) -
     gate.open()
     with ThreadPoolExecutor() as threads:
         futures: set[Future[Any]] = {slow, threads.submit(int)}
-        assert set(as_completed(futures, timeout=PATIENCE)) == futures
+        assert set(as_completed(futures)) == futures
 
 
 def test_it_is_an_executor(fleet: FleetExecutor) -> None:
@@ -414,10 +410,10 @@ def test_queued_work_is_cancelled_as_ever(fleet: FleetExecutor, gate: Gate) -> N
     assert queued.cancelled()
     with pytest.raises(CancelledError):
         queued.result()
-    assert set(wait([queued], PATIENCE).done) == {queued}
+    assert set(wait([queued]).done) == {queued}
     assert not gate.path.exists()
     gate.open()
-    wait(blocking, PATIENCE)
+    wait(blocking)
     assert not blocking[0].cancel()
     assert not blocking[0].cancelled()
 
@@ -429,7 +425,7 @@ def test_running_work_is_cancelled_on_the_instance(fleet: FleetExecutor, gate: G
     with local_agents.watched(pid):
         assert future.running()
         assert future.cancel()
-        assert set(wait([future], PATIENCE).done) == {future}
+        assert set(wait([future]).done) == {future}
         assert not local_agents.is_there(pid)
     assert future.cancelled()
     assert not future.running()
@@ -496,7 +492,7 @@ def test_work_that_loses_one_instance_too_many_fails(scaler: Taskscaler, gate: G
         gate.pid()
         for agent in (tmp_path / "group").glob("*/agent.pid"):
             local_agents.kill(int(agent.read_text()))
-        error = future.exception(PATIENCE)
+        error = future.exception()
     assert isinstance(error, LeaseLost | Unreachable)
 
 
@@ -508,7 +504,7 @@ def test_there_may_be_no_slot_in_time(scaler: Taskscaler, gate: Gate) -> None:
         with pytest.raises(NoCapacity, match="no slot became free within"):
             result_of(fleet.submit("true"))
         gate.open()
-        wait(blocking, PATIENCE)
+        wait(blocking)
 
 
 def test_work_ends_with_the_scaler(tmp_path: Path, gate: Gate) -> None:
@@ -521,7 +517,7 @@ def test_work_ends_with_the_scaler(tmp_path: Path, gate: Gate) -> None:
         gate.pid()
         queued = fleet.submit("true")
     for future in (running, queued):
-        assert isinstance(future.exception(PATIENCE), TaskscalerError)
+        assert isinstance(future.exception(), TaskscalerError)
         assert not future.cancel()
     with pytest.raises(TaskscalerError, match="the scaler has ended"):
         fleet.submit("true")

@@ -510,7 +510,7 @@ async def test_a_runner_of_one_s_own_is_one_line(tmp_path: Path) -> None:
     loaded = load(
         tmp_path, fleet(f'plugin_config = {{ directory = "{tmp_path}" }}', "delete_instances_on_shutdown = true")
     )
-    async with loaded.scaler() as scaler, scaler.acquire("job-1", timeout=20) as lease, lease.dial() as connection:
+    async with loaded.scaler() as scaler, scaler.acquire("job-1") as lease, lease.dial() as connection:
         assert (await connection.run("echo hello", check=True)).stdout == b"hello\n"
 
 

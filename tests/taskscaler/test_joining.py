@@ -30,9 +30,6 @@ from taskscaler.executors import JobOutcome, JobSpec, Leased, Verdict
 
 pytestmark = pytest.mark.anyio
 
-PATIENCE = 60.0
-"""Seconds after which a test gives up."""
-
 OUTPUT = b"".join(b"line %d\n" % number for number in range(20))
 WELL = JobOutcome(verdict=Verdict.SUCCEEDED, exit_code=0)
 
@@ -335,12 +332,11 @@ class Command:
                 await batch.run()
                 life.over.set()
 
-            with anyio.fail_after(PATIENCE):
-                async with anyio.create_task_group() as tasks:
-                    tasks.start_soon(run)
-                    tasks.start_soon(stop)
-                    await life.over.wait()
-                    tasks.cancel_scope.cancel()
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(run)
+                tasks.start_soon(stop)
+                await life.over.wait()
+                tasks.cancel_scope.cancel()
         if kept:
             ((self.directory, self.world),) = kept
             return None

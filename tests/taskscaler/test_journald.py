@@ -177,7 +177,6 @@ def test_a_real_journal_finds_events_by_their_fields() -> None:
         capture_output=True,
         text=True,
         check=False,
-        timeout=120,
     )
     (event,) = map(json.loads, done.stdout.splitlines())
     assert event["MESSAGE"] == "update_failed pool='spot' error='a\\nb'", done.stderr

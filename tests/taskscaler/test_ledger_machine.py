@@ -1266,7 +1266,6 @@ class LedgerMachine(RuleBasedStateMachine):
 
 TestLedgerMachine = LedgerMachine.TestCase
 TestLedgerMachine.settings = settings(max_examples=150, stateful_step_count=50, phases=QUICK)
-pytest.mark.timeout(240)(TestLedgerMachine)  # it computes for 20 s, and more if it has something to shrink
 
 
 # --- single rules, and what the machine found -----------------------------------------------------------------

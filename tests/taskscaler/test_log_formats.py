@@ -207,7 +207,7 @@ def test_a_batch_writes_events_beside_what_it_shows(tmp_path: Path) -> None:
     out = tmp_path / "out"
     arguments = [*COMMAND, "run", str(tmp_path / "jobs.toml"), "--output", str(out), "--log-format", "json"]
     env = {**os.environ, "XDG_STATE_HOME": str(tmp_path / "state")}
-    done = subprocess.run(arguments, capture_output=True, text=True, check=False, env=env, timeout=120)
+    done = subprocess.run(arguments, capture_output=True, text=True, check=False, env=env)
     assert done.returncode == 1, done.stderr
     events = [json.loads(line) for line in done.stderr.splitlines()]
     ended = {each["job"]: (each["state"], each["exit_code"]) for each in events if each["event"] == "try_ended"}

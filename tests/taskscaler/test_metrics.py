@@ -43,6 +43,7 @@ from taskscaler.observers._scrape import MOST_CONNECTIONS, SHARE, Answers
 from taskscaler.observers.metrics import Metrics, MetricsConfig
 from tests.taskscaler.metrics_of import read
 from tests.taskscaler.scaling import FullDisk, scaling, virtual_clock, work
+from tests.time_limits import NEVER_REACHED
 
 pytestmark = pytest.mark.anyio
 anyio_backend = virtual_time
@@ -635,7 +636,7 @@ async def test_who_sits_there_keeps_nobody_out() -> None:
     async with (
         Taskscaler(Pool(group, dial=group.dial), observers=[metrics], delete_instances_on_shutdown=False),
         AsyncExitStack() as idle,
-        httpx.AsyncClient(trust_env=False, timeout=30) as client,
+        httpx.AsyncClient(trust_env=False, timeout=NEVER_REACHED) as client,
     ):
         port = httpx.URL(metrics.url).port
         assert port is not None

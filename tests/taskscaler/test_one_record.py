@@ -37,9 +37,6 @@ from taskscaler.executors import JobOutcome, JobSpec, Leased, Verdict
 from taskscaler.report import figure_out, lay_out
 from tests.taskscaler.recorded import records
 
-PATIENCE = 90.0
-"""Seconds after which a test gives up."""
-
 AT = 2e9
 """When everybody is asked."""
 
@@ -151,7 +148,7 @@ async def manager(directory: Path, scripted: Scripted) -> AsyncIterator[tuple[Ba
     group = FakeGroup(scripted.cloud)
     pool = Pool(group, dial=group.dial, max_instances=2, update_interval=0.01, update_interval_when_expecting=0.01)
     executors = {"scripted": scripted}
-    with closing(log), anyio.fail_after(PATIENCE):
+    with closing(log):
         async with (
             log.writing(),
             Taskscaler(pool, delete_instances_on_shutdown=True, observers=[log]) as scaler,

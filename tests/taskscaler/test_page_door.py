@@ -20,6 +20,7 @@ from taskscaler.serve._page._passes import LINK_LASTS, PASS_LASTS
 from taskscaler.serve._tcp import Entrance, Listen
 from tests.taskscaler.page_moments import MONDAY, Moment, many
 from tests.taskscaler.paged import Stage
+from tests.time_limits import NEVER_REACHED
 
 pytestmark = pytest.mark.anyio
 
@@ -31,7 +32,7 @@ async def shown(moment: Moment | None = None, **settings: Any) -> AsyncIterator[
     async with anyio.create_task_group() as tasks:
         await tasks.start(stage.run)
         own = f"http://127.0.0.1:{stage.port}"
-        async with httpx.AsyncClient(base_url=own, headers={"origin": own}, timeout=30) as browser:
+        async with httpx.AsyncClient(base_url=own, headers={"origin": own}, timeout=NEVER_REACHED) as browser:
             yield stage, browser
         stage._ending.set()
 
@@ -50,10 +51,9 @@ async def listening(stage: Stage, browser: httpx.AsyncClient) -> AsyncIterator[B
     """Open the stream, and hang up in the end."""
     cookies = "; ".join(f"{name}={value}" for name, value in browser.cookies.items())
     head = f"GET /stream HTTP/1.1\r\nhost: 127.0.0.1:{stage.port}\r\ncookie: {cookies}\r\n\r\n"
-    with anyio.fail_after(50):
-        async with await anyio.connect_tcp("127.0.0.1", stage.port) as connection:
-            await connection.send(head.encode())
-            yield BufferedByteReceiveStream(connection)
+    async with await anyio.connect_tcp("127.0.0.1", stage.port) as connection:
+        await connection.send(head.encode())
+        yield BufferedByteReceiveStream(connection)
 
 
 async def next_event(stream: BufferedByteReceiveStream) -> tuple[str, Mapping[str, Any]]:
@@ -330,8 +330,7 @@ async def test_so_many_browsers_are_told_and_one_too_many_is_told_why(monkeypatc
 async def test_who_asks_only_for_the_head_of_the_stream_takes_no_place() -> None:
     """It ends at once, instead of pouring what nobody is sent."""
     async with shown(without_link=True) as (stage, browser):
-        with anyio.fail_after(50):
-            answer = await browser.head("/stream", timeout=None)
+        answer = await browser.head("/stream", timeout=None)
         assert (answer.status_code, answer.headers["content-type"]) == (200, "text/event-stream; charset=utf-8")
         assert stage.door.watch.looking == 0
 

@@ -26,7 +26,7 @@ from tests.fleeting.sshd import Server, sshd
 from tests.fleeting.sshd import dialled as dialled_over_ssh
 from tests.taskscaler import test_instance_executor as plain
 from tests.taskscaler.leased import Slot
-from tests.taskscaler.test_instance_executor import NAP, PATIENCE, names_in
+from tests.taskscaler.test_instance_executor import NAP, names_in
 from tests.time_limits import longer_and_longer
 
 pytestmark = pytest.mark.anyio
@@ -61,16 +61,15 @@ class Bench(plain.Bench):
         executor, leased = self.executor(config), evolve(self.slot, slot=slot)
         self.tries += 1
         job, name = JobSpec(name="job", script=script, **spec), f"{BATCH}-{self.tries}"
-        with anyio.fail_after(PATIENCE):
-            try:
-                how: dict[str, Any] = {"name": name, "output": self.output, "artifacts": self.artifacts}
-                if self.attached:
-                    return await executor.start_attached(job, leased, started=self.begun, **how)
-                await executor.start(job, leased, name=name)
-                return await executor.attach(job, leased, **how)
-            finally:
-                with anyio.CancelScope(shield=True):
-                    await executor.end(leased, name=name)
+        try:
+            how: dict[str, Any] = {"name": name, "output": self.output, "artifacts": self.artifacts}
+            if self.attached:
+                return await executor.start_attached(job, leased, started=self.begun, **how)
+            await executor.start(job, leased, name=name)
+            return await executor.attach(job, leased, **how)
+        finally:
+            with anyio.CancelScope(shield=True):
+                await executor.end(leased, name=name)
 
     def executor(self, config: InstanceConfig | None = None) -> InstanceExecutor:
         """Make an executor, as the next manager has one."""
@@ -96,7 +95,7 @@ class Bench(plain.Bench):
         """Join a job that somebody has started."""
         self.output = Heard()
         given = {"name": NAME, "output": self.output, "artifacts": self.artifacts, **how}
-        with anyio.fail_after(PATIENCE), self.manager(given["name"]) as executor:
+        with self.manager(given["name"]) as executor:
             return await executor.attach(job, self.slot, **given)
 
     async def first_pid(self, name: str) -> int:
@@ -105,8 +104,7 @@ class Bench(plain.Bench):
         async with anyio.create_task_group() as tasks:
             job = JobSpec(name="job", script="")
             tasks.start_soon(lambda: self.attach(job, name=name, output=heard))
-            with anyio.fail_after(PATIENCE):
-                (pid,) = await heard.pids(1)
+            (pid,) = await heard.pids(1)
             tasks.cancel_scope.cancel()
         return pid
 
@@ -238,9 +236,8 @@ async def test_a_connection_that_breaks_after_the_start_loses_nothing(far: Bench
             server.signal(9)
 
         tasks.start_soon(break_off)
-        with anyio.fail_after(PATIENCE):
-            assert unmeasured(await outliving.run(output, output.total)) == WELL
-            await outliving.end()
+        assert unmeasured(await outliving.run(output, output.total)) == WELL
+        await outliving.end()
     assert log.read_bytes() == b"".join(b"%d\n" % (number + 1) for number in range(40))
     assert (far.directory / "ran").read_text() == "ran\n"
 
@@ -306,7 +303,7 @@ async def test_a_time_out_counts_while_nobody_is_there(bench: Bench) -> None:
 
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(wait)
-        with anyio.fail_after(PATIENCE), watched(*await waiting.pids(2)) as processes:
+        with watched(*await waiting.pids(2)) as processes:
             tasks.cancel_scope.cancel()
             with anyio.CancelScope(shield=True):
                 outcome = await bench.attach(job, elapsed=7200.0)
@@ -359,8 +356,7 @@ async def test_who_gets_a_slot_ends_what_was_left_in_it(bench: Bench) -> None:
     await bench.start(f"echo $$; {NAP}", name=f"{GONE}-given-up")
     with watched(await bench.first_pid(f"{GONE}-given-up")) as (process,):
         assert unmeasured(await bench.run("true")) == WELL
-        with anyio.fail_after(PATIENCE):
-            await process.ended()
+        await process.ended()
     assert [name.rpartition("-")[2] for name in await bench.left()] == ["beside", "beside.script", "beside"]
     await bench.executor().end(evolve(bench.slot, slot=1), name=f"{GONE}-beside")
     assert await bench.left() == []

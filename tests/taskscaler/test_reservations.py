@@ -70,7 +70,6 @@ def lasting(pools: Sequence[PoolSettings]) -> list[PoolSettings]:
     return [evolve(pool, max_use_count=0, max_instance_age=0.0) for pool in pools]
 
 
-@pytest.mark.timeout(240)  # it computes for 10 s, and more if it has something to shrink
 @settings(max_examples=12, derandomize=True)
 @given(pool_settings(), policies, st.integers(1, 6), st.sampled_from([(2.0, 5.0), (30.0, 1.0)]), seeds)
 def test_a_fleet_that_was_too_large_shrinks_to_what_is_kept_idle_and_stays_so(
@@ -92,7 +91,6 @@ def test_a_fleet_that_was_too_large_shrinks_to_what_is_kept_idle_and_stays_so(
             assert ledger.usable - node.usable < kept_idle, f"{node.id} is not needed, and stays"
 
 
-@pytest.mark.timeout(240)  # it computes for 10 s, and more if it has something to shrink
 @settings(max_examples=12, derandomize=True)
 @given(pool_settings(), policies.filter(lambda policy: policy.idle_count or not policy.preemptive), seeds)
 def test_every_job_finds_a_runner(pools: list[PoolSettings], policy: Policy, seed: int) -> None:

@@ -68,7 +68,7 @@ def test_one_daemon_has_the_fleet_and_answers_its_operators(tmp_path: Path, monk
             assert pid in said
 
         service.ask("POST", "/client", json={"ttl": 600})
-        instance = service.ask("POST", "/acquire", json={"key": "a", "request": "1"}, timeout=60)["instance"]
+        instance = service.ask("POST", "/acquire", json={"key": "a", "request": "1"})["instance"]
         assert command("cordon", instance, "--why", "a disk")[0] == 0
         status, said = command("instances", "--json")
         assert [each["cordoned"] for each in json.loads(said)["instances"] if each["id"] == instance] == ["a disk"]
@@ -86,7 +86,7 @@ def test_one_daemon_has_the_fleet_and_answers_its_operators(tmp_path: Path, monk
         status, said = command("drain", "--delete", "--timeout", "10ms")
         assert (status, "leases are still held" in said, "taskscaler leases" in said) == (1, True, True)
         service.ask("DELETE", "/client")
-        assert service.process.wait(60) == 0
+        assert service.process.wait() == 0
     assert not service.socket.exists()
     assert not list((tmp_path / "fleet").glob("*-*")), "the instances are gone"
 
@@ -97,7 +97,7 @@ def test_signals_reload_drain_and_end(tmp_path: Path) -> None:
     write(tmp_path)
     with serving(tmp_path, "--stop-timeout=5m") as service:
         service.ask("POST", "/client", json={"ttl": 600})
-        service.ask("POST", "/acquire", json={"key": "a", "request": "1"}, timeout=60)
+        service.ask("POST", "/acquire", json={"key": "a", "request": "1"})
         service.process.send_signal(signal.SIGHUP)
         assert service.wait_for("policies were reloaded")
         service.process.send_signal(signal.SIGTERM)
@@ -112,10 +112,10 @@ def test_a_lease_that_does_not_end_in_time_does_not_keep_the_daemon(tmp_path: Pa
     write(tmp_path)
     with serving(tmp_path, "--stop-timeout=10ms") as service:
         service.ask("POST", "/client", json={"ttl": 600})
-        service.ask("POST", "/acquire", json={"key": "a", "request": "1"}, timeout=60)
+        service.ask("POST", "/acquire", json={"key": "a", "request": "1"})
         service.process.send_signal(signal.SIGINT)
         assert service.wait_for("1 lease did not end in time")
-        assert service.process.wait(60) == 0
+        assert service.process.wait() == 0
 
 
 @pytest.mark.slow
@@ -124,7 +124,6 @@ def test_the_service_manager_learns_how_it_is(tmp_path: Path) -> None:
     write(tmp_path)
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
         manager.bind(str(tmp_path / "notify"))
-        manager.settimeout(60)
         heard: list[str] = []
 
         def wait_for(state: str) -> None:
@@ -218,16 +217,16 @@ def test_a_daemon_that_is_killed_gives_its_leases_back(tmp_path: Path) -> None:
     with ExitStack() as stack:
         service = stack.enter_context(serving(tmp_path))
         scaler = stack.enter_context(sync.connect(service.socket))
-        with scaler.acquire("a", timeout=60) as lease:
+        with scaler.acquire("a") as lease:
             for _ in range(2):
                 service.process.kill()
-                service.process.wait(60)
+                service.process.wait()
                 service = stack.enter_context(serving(tmp_path))
                 with lease.dial() as connection:
                     said = connection.run(["echo", lease.instance]).stdout
                 assert said.decode().strip() == lease.instance
                 assert lease.loss is None
-        assert scaler.acquire_lease("b", timeout=60).instance == lease.instance
+        assert scaler.acquire_lease("b").instance == lease.instance
 
 
 @pytest.mark.slow

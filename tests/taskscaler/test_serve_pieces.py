@@ -19,9 +19,6 @@ from taskscaler.serve._server import Server
 
 pytestmark = pytest.mark.anyio
 
-PATIENCE = 60.0
-"""Seconds after which a test gives up."""
-
 UNDER_WAY = 16 << 20
 """Bytes that kernels and buffers hold at most between two ends of a connection."""
 
@@ -40,16 +37,15 @@ async def anybody(stream: object) -> tuple[SocketStream, Peer]:
 @asynccontextmanager
 async def connected(app: _App) -> AsyncIterator[socket.socket]:
     """Serve an app over TCP for one client, whose first words are there already when it is accepted."""
-    with anyio.fail_after(PATIENCE):
-        made = await anyio.create_tcp_listener(local_host="127.0.0.1")
-        async with made, anyio.create_task_group() as tasks:
-            (listener,) = made.listeners
-            place = "127.0.0.1", listener.extra(SocketAttribute.local_port)
-            with socket.create_connection(place, timeout=PATIENCE) as client:
-                client.sendall(HEAD + CHUNK)
-                tasks.start_soon(Server(app, admit=anybody).serve, cast("SocketListener", listener))
-                yield client
-            tasks.cancel_scope.cancel()
+    made = await anyio.create_tcp_listener(local_host="127.0.0.1")
+    async with made, anyio.create_task_group() as tasks:
+        (listener,) = made.listeners
+        place = "127.0.0.1", listener.extra(SocketAttribute.local_port)
+        with socket.create_connection(place) as client:
+            client.sendall(HEAD + CHUNK)
+            tasks.start_soon(Server(app, admit=anybody).serve, cast("SocketListener", listener))
+            yield client
+        tasks.cancel_scope.cancel()
 
 
 async def answer(client: socket.socket) -> bytes:

@@ -424,7 +424,6 @@ def test_a_seed_decides_all() -> None:
             capture_output=True,
             text=True,
             check=True,
-            timeout=300,
         )
         assert ran.stdout.strip() == first
 

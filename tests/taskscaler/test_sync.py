@@ -35,9 +35,7 @@ from taskscaler import (
 from taskscaler.sync import Taskscaler
 from taskscaler.sync._portal import Portal
 from tests.fleeting import local_agents
-
-PATIENCE = 60.0
-"""Seconds after which a test gives up."""
+from tests.time_limits import NEVER_REACHED
 
 
 @pytest.fixture(params=["asyncio", "trio"])
@@ -57,7 +55,7 @@ def pool(tmp_path: Path) -> Pool:
 @pytest.fixture
 def scaler(backend: str, pool: Pool) -> Iterator[Taskscaler]:  # noqa: ARG001  (sets where it runs)
     """An open scaler."""
-    with Taskscaler(pool, acquire_timeout=PATIENCE, delete_instances_on_shutdown=True) as scaler:
+    with Taskscaler(pool, acquire_timeout=NEVER_REACHED, delete_instances_on_shutdown=True) as scaler:
         yield scaler
 
 
@@ -110,7 +108,7 @@ def test_a_command_that_takes_too_long_is_ended(scaler: Taskscaler) -> None:
     with scaler.acquire("job") as lease, lease.dial() as connection:
         with pytest.raises(TimeoutError, match="the command took longer than 100ms, and was ended"):
             connection.run("sleep 300 & wait", timeout=0.1)
-        assert connection.run("echo on", timeout=PATIENCE).stdout == b"on\n"
+        assert connection.run("echo on").stdout == b"on\n"
 
 
 def test_a_body_is_tried_again_on_another_instance(scaler: Taskscaler, tmp_path: Path) -> None:
@@ -132,7 +130,7 @@ def test_a_reservation_waits(scaler: Taskscaler) -> None:
     with pytest.raises(NoCapacity, match="no slot could be reserved within 10ms"):
         scaler.reserve("next", timeout=0.01)
     with ThreadPoolExecutor() as threads:
-        reserved = threads.submit(scaler.reserve, "next", timeout=PATIENCE)
+        reserved = threads.submit(scaler.reserve, "next")
         leases[0].release()
         reserved.result()
     for lease in leases[1:]:
@@ -176,7 +174,7 @@ def test_streams_go_both_ways(scaler: Taskscaler) -> None:
                 assert stream.receive() == b""
             with pytest.raises(Unreachable):
                 connection.open_unix("/nowhere")
-        served.result(PATIENCE)
+        served.result()
 
 
 def test_an_instance_connects_to_a_thread(scaler: Taskscaler) -> None:
@@ -213,7 +211,7 @@ def test_threads_share_a_scaler(scaler: Taskscaler) -> None:
                 held.remove(slot)
 
     with ThreadPoolExecutor(8) as threads:
-        list(threads.map(job, range(16), timeout=PATIENCE))
+        list(threads.map(job, range(16)))
     assert 1 < most <= 4
 
 
@@ -222,7 +220,7 @@ def test_a_loss_while_the_body_runs_is_raised_on_leaving(scaler: Taskscaler, tmp
     with pytest.raises(LeaseLost, match="job lost its slot"), scaler.acquire("job") as lease, lease.dial():
         assert lease.lost(timeout=0) is None
         kill(tmp_path, lease.instance)
-        loss = lease.lost(PATIENCE)
+        loss = lease.lost()
         assert loss is not None
         assert loss == lease.loss == lease.lost()
 
@@ -255,7 +253,7 @@ def test_a_lease_may_outlive_any_scope(scaler: Taskscaler) -> None:
         waiting = threads.submit(lease.lost)
         lease.release()
         lease.release()
-        assert waiting.result(PATIENCE) is None
+        assert waiting.result() is None
     assert scaler.capacity().acquired == 0
 
 
@@ -327,7 +325,7 @@ def test_stopping_breaks_what_other_threads_hold_and_wait_for(scaler: Taskscaler
     with ThreadPoolExecutor() as threads, pytest.raises(LeaseLost), scaler.acquire("job") as lease:
         waiting = threads.submit(lease.lost)
         scaler.stop()
-        assert waiting.result(PATIENCE) is not None
+        assert waiting.result() is not None
 
 
 @pytest.mark.usefixtures("backend")
@@ -439,7 +437,7 @@ def test_an_interrupt_shuts_down_cleanly(tmp_path: Path, backend: str, body: str
         assert process.stdout is not None
         assert process.stdout.readline() == "now\n"
         process.send_signal(signal.SIGINT)
-        said, wrong = process.communicate(timeout=PATIENCE)
+        said, wrong = process.communicate()
     assert said == "acquired 0 waiting 0\n", wrong
     assert wrong.splitlines()[-1] == "KeyboardInterrupt"
     assert process.returncode == -signal.SIGINT

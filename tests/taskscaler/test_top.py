@@ -3,7 +3,6 @@
 import fcntl
 import os
 import re
-import select
 import struct
 import subprocess
 import sys
@@ -11,7 +10,6 @@ import termios
 from collections.abc import Callable
 from pathlib import Path
 
-import anyio
 import pytest
 from attrs import evolve
 from textual import events
@@ -65,9 +63,8 @@ async def test_a_fleet_of_any_size_is_shown_and_walked_through(count: int, size:
 
 async def until(pilot: Pilot[None], true: Callable[[], bool]) -> None:
     """Wait for what the screen will show."""
-    with anyio.fail_after(60):
-        while not true():
-            await pilot.pause(0.02)
+    while not true():
+        await pilot.pause(0.02)
 
 
 @pytest.mark.anyio
@@ -145,7 +142,7 @@ def test_in_a_real_terminal_with_a_real_daemon(tmp_path: Path, monkeypatch: pyte
     write(tmp_path, idle=0, most=1)  # of two, the job may get either, but what is chosen first is the older one
     with serving(tmp_path) as service:
         service.ask("POST", "/client", json={"ttl": 600})
-        instance = service.ask("POST", "/acquire", json={"key": "job-1", "request": "1"}, timeout=60)["instance"]
+        instance = service.ask("POST", "/acquire", json={"key": "job-1", "request": "1"})["instance"]
         service.ask("POST", "/retain", json={"instance": instance, "why": "a tester"})
         status, plain = command("top", "--once")
         assert status == 0
@@ -165,7 +162,7 @@ def test_in_a_real_terminal_with_a_real_daemon(tmp_path: Path, monkeypatch: pyte
                 shown = read_until(ours, shown, b"cordoned (a disk), retained (a tester)")
                 os.write(ours, b"q")
                 shown = read_until(ours, shown, b"\x1b[?1049l")
-                assert process.wait(30) == 0
+                assert process.wait() == 0
             finally:
                 process.kill()
         os.close(ours)
@@ -178,8 +175,6 @@ def test_in_a_real_terminal_with_a_real_daemon(tmp_path: Path, monkeypatch: pyte
 def read_until(ours: int, before: bytes, text: bytes) -> bytes:
     """Read what is written to a terminal until it has a text."""
     while text not in before:
-        ready, _, _ = select.select([ours], [], [], 30)
-        assert ready, before[-2000:]
         before += os.read(ours, 65536)
     return before
 

@@ -113,7 +113,6 @@ def run_followed(here: Path) -> tuple[Receiver, Path, str]:
             },
             capture_output=True,
             text=True,
-            timeout=100,
             check=False,
         )
     assert done.returncode == 1, done.stderr  # a job has failed
@@ -354,7 +353,7 @@ async def crowded(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[Receiv
     go_on = threading.Event()
 
     def waits(handler: BaseHTTPRequestHandler) -> None:
-        go_on.wait(30)
+        go_on.wait()
         accept(handler)
 
     monkeypatch.setattr(traces, "FAREWELL_IN_TROUBLE", 30.0)
@@ -365,7 +364,7 @@ async def crowded(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[Receiv
         async with Traces() as follower:
             for number in range(4):
                 follower.tracer.begin("job", number).end(number)
-            assert receiver.came.wait(30)
+            assert receiver.came.wait()
             yield receiver, follower, go_on
 
 
@@ -422,7 +421,7 @@ def test_the_receiver_of_the_guide_prints_a_job_as_a_tree(monkeypatch: pytest.Mo
         monkeypatch.setenv(*program.stdout.readline().strip().split("="))
         anyio.run(follow_one_job)
         program.send_signal(signal.SIGINT)
-        printed, said = program.communicate(timeout=60)
+        printed, said = program.communicate()
     assert (program.returncode, said) == (0, "")
     assert printed.splitlines() == [
         "job greet  3.000 s  failed",
