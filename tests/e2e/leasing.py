@@ -16,7 +16,7 @@ from tests.taskscaler.services import COMMAND, Service, command, serving, write
 def ran(*arguments: str, stdin: str = "", cwd: Path | None = None) -> "subprocess.CompletedProcess[str]":
     """Run a command of taskscaler's as a process, and wait for its end."""
     run = [*COMMAND, *arguments]
-    return subprocess.run(run, input=stdin, capture_output=True, text=True, check=False, timeout=60, cwd=cwd)
+    return subprocess.run(run, input=stdin, capture_output=True, text=True, check=False, cwd=cwd)
 
 
 def here(*arguments: str, cwd: Path | None = None) -> "subprocess.CompletedProcess[str]":

@@ -12,6 +12,7 @@ import httpx
 from attrs import define
 
 from taskscaler.dashboards import Alert, alert_rules
+from tests.time_limits import NEVER_REACHED
 
 INTERVAL = "250ms"
 """Between two scrapes, and between two looks at the rules."""
@@ -78,7 +79,7 @@ def prometheus(directory: Path, alerts: Sequence[Alert]) -> Iterator[Prometheus]
     ]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         try:
-            with httpx.Client(base_url=_address(process), trust_env=False, timeout=30) as http:
+            with httpx.Client(base_url=_address(process), trust_env=False, timeout=NEVER_REACHED) as http:
                 yield Prometheus(http, targets)
         finally:
             process.kill()

@@ -16,9 +16,6 @@ from attrs import define
 from tests.e2e.leftovers import environment
 
 PAGE = Path(__file__).parents[2] / "docs/guides/breakpoints.md"
-PATIENCE = 120.0
-"""Seconds after which a terminal that does not show what it should is given up."""
-
 POLL = 0.05
 """Seconds between two looks at one."""
 
@@ -65,11 +62,14 @@ class Terminal:
 
     async def seen(self, name: str, is_so: Callable[[list[str]], object]) -> list[str]:
         """Wait until a window shows something."""
-        with anyio.move_on_after(PATIENCE):
+        lines: list[str] = []
+        try:
             while not is_so(lines := self.screen(name)):  # noqa: ASYNC110  (tmux does not say when it changes)
                 await anyio.sleep(POLL)
-            return lines
-        raise AssertionError("\n".join(self.screen(name)))
+        except BaseException:
+            sys.stderr.write("\n".join([f"the window {name} shows:", *lines, ""]))
+            raise
+        return lines
 
 
 @pytest.fixture

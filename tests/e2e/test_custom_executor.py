@@ -157,7 +157,7 @@ def test_a_script_that_is_cancelled_ends_with_what_it_has_started(called: Called
     line = f"sleep 600 & echo $! > {pid}; trap 'echo heard' TERM; echo begun; wait; exit 9"
     with called.begun(line) as process:
         os.killpg(process.pid, signal.SIGTERM)
-        printed, said = process.communicate(timeout=60)
+        printed, said = process.communicate()
     assert (process.returncode, printed, called.code) == (BUILD, "heard\n", "1\n")
     assert said == "taskscaler: SIGTERM: asking the script to end\n"
     assert ends(int(pid.read_text()))
@@ -189,7 +189,7 @@ def test_a_slot_goes_back_when_gitlab_runner_is_killed(called: Called, service: 
     with called.begun(SLEEPS.format(pid=pid)) as process:
         assert process.stdout
         process.stdout.close()  # as the kernel does it
-        assert process.wait(60) == SYSTEM
+        assert process.wait() == SYSTEM
     assert ends(int(pid.read_text()))
     assert leases(service) == {}
     assert called("prepare", "--ttl", "1s").returncode == 0
@@ -212,7 +212,7 @@ def test_who_waits_for_a_slot_says_what_for(called: Called, service: Service) ->
         assert process.stderr
         assert process.stderr.readline().startswith("taskscaler: ")
         os.killpg(process.pid, signal.SIGTERM)
-        assert process.wait(60) == SYSTEM
+        assert process.wait() == SYSTEM
         assert "SIGTERM has ended this" in process.stderr.read()
     with called.begin("prepare") as process:
         assert process.stderr
@@ -238,7 +238,7 @@ def test_an_instance_that_is_lost_is_our_failure(called: Called, service: Servic
     with called.begun("echo begun; exec sleep 600") as process:
         agent = called.here / "fleet" / str(lease["instance"]) / "agent.pid"
         os.kill(int(agent.read_text()), signal.SIGKILL)
-        _, said = process.communicate(timeout=120)
+        _, said = process.communicate()
     assert process.returncode == SYSTEM
     last = said.splitlines()[-1]  # bash may say first what was terminated
     assert last.startswith("error: ")
@@ -258,14 +258,14 @@ def test_a_daemon_that_is_killed_is_waited_for(tmp_path: Path, monkeypatch: pyte
         assert called("prepare").returncode == 0
         process = called.begun(f"echo begun; until [ -e {go} ]; do sleep 0.05; done; echo done")
         service.process.kill()
-        service.process.wait(60)
+        service.process.wait()
     go.touch()
     with process:
         assert process.stdout
-        assert (process.stdout.read(), process.wait(120)) == ("done\n", 0)
+        assert (process.stdout.read(), process.wait()) == ("done\n", 0)
     between = called.begin("run", called.written("echo $TASKSCALER_SLOT"), "after_script")
     with serving(tmp_path) as service, between:
-        assert between.communicate(timeout=120)[0] == "0\n"
+        assert between.communicate()[0] == "0\n"
         assert called("cleanup").returncode == 0
         assert held(service) == 0
         assert command("drain", "--delete")[0] == 0
@@ -286,7 +286,7 @@ def test_on_a_host_reached_over_ssh_it_is_the_same(tmp_path: Path, monkeypatch: 
             assert (done.returncode, done.stdout, called.code) == (BUILD, f"{home}\nhost-0.1\n", "7\n")
             with called.begun(f"sleep 600 & echo $! > {pid}; echo begun; wait") as process:
                 os.killpg(process.pid, signal.SIGTERM)
-                assert process.wait(60) == BUILD
+                assert process.wait() == BUILD
             assert ends(int(pid.read_text()))
             with called.begun(SLEEPS.format(pid=pid)) as process:
                 os.killpg(process.pid, signal.SIGKILL)
@@ -316,7 +316,7 @@ def test_what_has_outlived_its_script_over_ssh_ends(tmp_path: Path, monkeypatch:
                 with called.begun(line.format(pid=pid)) as process:
                     if "wait" in line:
                         os.killpg(process.pid, signal.SIGTERM)
-                    process.wait(60)
+                    process.wait()
                 after = called.run(f"grep -s '^State:.[^ZX]' /proc/$(cat {pid})/status || echo ended")
                 assert after.stdout == "ended\n", (line, after.stderr)
                 assert called.run(line.format(pid=pid).partition("; wait")[0]).returncode == 0
@@ -365,7 +365,6 @@ def test_another_user_has_no_permission(called: Called, service: Service, mode: 
             capture_output=True,
             text=True,
             check=False,
-            timeout=60,
             env={**env, "JOB_RESPONSE_FILE": str(response)},
         )
     finally:

@@ -1,7 +1,6 @@
 """Every example, and every program in the documentation that needs no cloud, does what its reader expects."""
 
 import re
-import select
 import signal
 import subprocess
 import sys
@@ -16,9 +15,6 @@ from tests.taskscaler.otlp import receiving
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
-PATIENCE = 60.0
-"""Seconds after which a program counts as stuck."""
-
 SCRIPTS = {
     "scripts/hello.py": r"hello from \S+\n",
     "scripts/words.py": r"(counted \w+\.py\n){6}(\d+ times '\w+', which has \d+ letters\n){3}",
@@ -70,7 +66,6 @@ def run(command: Sequence[str | Path], home: Path) -> str:
         cwd=home.parent,
         capture_output=True,
         text=True,
-        timeout=PATIENCE,
         check=False,
     )
     assert (done.returncode, done.stderr) == (0, ""), done.stdout
@@ -143,8 +138,6 @@ def gitlab(home: Path) -> Iterator[tuple["subprocess.Popen[str]", str, str]]:
 def lines(process: "subprocess.Popen[str]", count: int) -> list[str]:
     """Read so many lines of what it prints."""
     assert process.stdout is not None
-    ready, _, _ = select.select([process.stdout], [], [], PATIENCE)
-    assert ready, "it says nothing"
     return [process.stdout.readline() for _ in range(count)]
 
 
@@ -152,9 +145,9 @@ def test_the_custom_runner_runs_jobs_and_drains(home: Path) -> None:
     """All end as their file says; told to end, it asks for no more."""
     with gitlab(home) as (desk, url, token):
         process = start(home, EXAMPLES / "custom-runner" / "runner.py", url, token)
-        assert desk.wait(PATIENCE) == 0, desk.communicate()
+        assert desk.wait() == 0, desk.communicate()
         process.send_signal(signal.SIGTERM)
-        said, wrong = process.communicate(timeout=PATIENCE)
+        said, wrong = process.communicate()
     assert (process.returncode, wrong) == (0, "")
     ends = {"first": "success", "second": "success", "third": "failed", "fourth": "success"}
     assert sorted(said.splitlines()) == sorted(f"{name} {state} reported" for name, state in ends.items())
@@ -167,5 +160,5 @@ def test_the_custom_runner_ends_at_the_second_interrupt(home: Path) -> None:
         lines(process, 1)
         for _ in range(2):
             process.send_signal(signal.SIGINT)
-        process.communicate(timeout=PATIENCE)
+        process.communicate()
     assert process.returncode in (0, -signal.SIGINT, 1)

@@ -99,7 +99,7 @@ class Program:
             self.process.send_signal(number)
         assert self.process.stdout
         self.lines += self.process.stdout.read().splitlines()  # `communicate` would not see what was read ahead
-        return self.process.wait(120)
+        return self.process.wait()
 
 
 @define

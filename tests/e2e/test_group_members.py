@@ -38,7 +38,6 @@ os.setresuid(uid, uid, uid)
 class Connection(http.client.HTTPConnection):
     def connect(self):
         self.sock = socket.socket(socket.AF_UNIX)
-        self.sock.settimeout(60)
         self.sock.connect(path)
 
 answers = []
@@ -91,7 +90,7 @@ class User:
     def ask(self, *asked: tuple[str, str, object]) -> list[tuple[int, Any]]:
         """Ask the daemon as this user's process; the answers' status and data. 0: there is no reaching it, with why."""
         what = json.dumps([self.uid, self.groups, str(self.socket), asked])
-        done = subprocess.run([sys.executable, "-c", ASK, what], check=True, capture_output=True, timeout=120)
+        done = subprocess.run([sys.executable, "-c", ASK, what], check=True, capture_output=True)
         return [(status, data) for status, data in json.loads(done.stdout)]
 
 
@@ -170,7 +169,7 @@ def test_whoever_is_not_in_the_group_cannot_share_with_it() -> None:
         Path(directory).chmod(0o755)
         socket = Path(directory) / "taskscaler" / "of-group" / "fleet.sock"
         ran = [sys.executable, "-c", LISTEN, str(socket), GROUP]
-        done = subprocess.run(ran, check=True, capture_output=True, timeout=120, text=True)
+        done = subprocess.run(ran, check=True, capture_output=True, text=True)
         assert "only members of the group 'daemon' can share a socket with it; add the daemon's user" in done.stdout
         assert not socket.parent.parent.exists()
 

@@ -63,7 +63,7 @@ def test_a_slot_is_kept_for_the_next_command(service: Service) -> None:
             assert len(done.stderr.splitlines()) == 1
         assert f"process {holder.pid} uses the lease 'dev'" in here("attach", "dev").stderr
         assert command("stop", "dev") == (0, "stop         dev has ended, and its slot was given back\n")
-        assert holder.wait(60) == 254
+        assert holder.wait() == 254
         assert holder.stderr
         assert "it was stopped" in holder.stderr.read()
     assert leases(service) == {}
@@ -85,11 +85,11 @@ def test_a_command_runs_on_when_its_shell_and_its_daemon_are_killed(
         with begun("dev", verb="attach") as follower:  # as soon as the daemon has noticed
             follower.kill()
         service.process.kill()
-        service.process.wait(60)
+        service.process.wait()
     with serving(tmp_path) as service:
         with begun("dev", verb="attach") as follower:
             follower.send_signal(signal.SIGINT)
-            assert follower.wait(60) == 130
+            assert follower.wait() == 130
             assert follower.stderr
             said = follower.stderr.read()
             assert "dev is left as it is, and kept for 8h; `taskscaler attach dev` follows it again" in said
@@ -97,10 +97,10 @@ def test_a_command_runs_on_when_its_shell_and_its_daemon_are_killed(
         assert leased("-d", "--key", "dev", "--remote", "--", "true").returncode == 255
         follower = begun("dev", verb="attach")
         service.process.kill()
-        service.process.wait(60)
+        service.process.wait()
     with follower, serving(tmp_path) as service:
         stop.touch()
-        assert follower.wait(60) == 7
+        assert follower.wait() == 7
         assert follower.stdout
         lines = follower.stdout.read().splitlines()
         assert lines == [f"line {number}" for number in range(1, len(lines) + 1)]
@@ -117,13 +117,13 @@ def test_a_command_that_was_left_running_is_stopped(service: Service, tmp_path: 
     assert done.returncode == 0
     with begun("--key", "dev", "--remote", "--", "echo begun; exec sleep 600") as beside:
         assert command("stop", "dev")[0] == 0
-        assert beside.wait(60) == 254
+        assert beside.wait() == 254
     assert not Path(f"/proc/{pid.read_text().strip()}").exists()
     assert leased("-d", "--key", "dev", "--remote", "--", "echo begun; exec sleep 600").returncode == 0
     with begun("dev", verb="attach") as follower:
         instance = str(leases(service)["dev"]["instance"])
         os.kill(int((tmp_path / "fleet" / instance / "agent.pid").read_text()), signal.SIGKILL)
-        assert follower.wait(60) == 254
+        assert follower.wait() == 254
         assert follower.stderr
         assert f"lost its slot on {instance}" in follower.stderr.read()
     assert leases(service) == {}
@@ -166,7 +166,7 @@ def test_a_working_tree_comes_along(service: Service, tmp_path: Path, tree: Path
     assert not directory.exists()
     with begun("--remote", "--sync", "--", "echo begun; exec sleep 60", cwd=tree) as process:
         process.send_signal(signal.SIGINT)
-        assert process.wait(60) == 130
+        assert process.wait() == 130
         assert process.stderr
         assert "SIGINT: ending the command, and giving back the slot" in process.stderr.read()
     assert leases(service) == {}
@@ -232,7 +232,7 @@ def test_nothing_works_on_here_when_the_command_that_has_its_slot_is_killed(
     with serving(tmp_path) as service:
         with begun("--", f"sh {tmp_path}/loop.sh; echo not reached") as process:
             process.kill()
-            process.wait(60)
+            process.wait()
             assert process.stdout
             assert process.stdout.read() == "", "it is closed once nothing is left of the command"
         assert (tmp_path / "ended").read_text() == "ended\n"
@@ -275,7 +275,7 @@ def test_a_key_whose_command_was_killed_begins_anew(service: Service) -> None:
     """The next command with it has nothing of that, and keeps nothing that it was not asked to."""
     with begun("--remote", "--key", "job", "--", "echo begun; sleep 600", program=SOON_MISSED) as process:
         process.kill()
-        process.wait(60)
+        process.wait()
     done = leased("--remote", "--key", "job", "--", "echo done")
     assert (done.returncode, done.stdout, "uses it again" in done.stderr) == (0, "done\n", False), done.stderr
     assert "job" not in leases(service)
@@ -288,7 +288,7 @@ def test_a_key_whose_command_was_killed_begins_anew_with_new_bounds(
     line = "echo begun; sleep 600"
     with begun("--remote", "--sync", "--key", "job", "--", line, cwd=tree, program=SOON_MISSED) as process:
         process.kill()
-        process.wait(60)
+        process.wait()
     done = leased("--remote", "--keep", "--ttl", "1h", "--key", "job", "--", "pwd")
     assert (done.returncode, "job is kept for 1h" in done.stderr) == (0, True), done.stderr
     assert done.stdout == f"{work_of(tmp_path, str(leases(service)['job']['instance']))}\n"
@@ -323,7 +323,7 @@ def test_a_command_over_ssh_ends_before_its_slot_is_somebody_elses(
             for options in ((), ("--sync",)):
                 with begun("--remote", "--key", "job", *options, "--", deaf, cwd=tree) as process:
                     process.kill()
-                    process.wait(60)
+                    process.wait()
                 assert runs(int(pid.read_text())), "over SSH, nobody has ended it"
                 [lease] = leases(service).values()
                 assert lease["kept"], "so the daemon does, in its time"
@@ -334,7 +334,7 @@ def test_a_command_over_ssh_ends_before_its_slot_is_somebody_elses(
             for following in (("-d", "--remote"), ()):  # whatever comes next in a lease that is kept
                 with begun("--remote", "--keep", "--key", "job", "--", deaf, program=SOON_MISSED) as process:
                     process.kill()
-                    process.wait(60)
+                    process.wait()
                 assert runs(int(pid.read_text()))
                 done = leased(*following, "--key", "job", "--", "true")
                 assert (done.returncode, runs(int(pid.read_text()))) == (0, False), done.stderr

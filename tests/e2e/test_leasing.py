@@ -55,10 +55,10 @@ def test_signals_end_what_they_should(service: Service) -> None:
     with begun("--", "trap 'echo got; exit 7' TERM; echo begun; sleep 60 & wait") as process:
         assert held(service) == 1
         process.send_signal(signal.SIGTERM)
-        assert (process.wait(60), process.stdout.read() if process.stdout else "") == (7, "got\n")
+        assert (process.wait(), process.stdout.read() if process.stdout else "") == (7, "got\n")
     with begun("--remote", "--", "echo begun; exec sleep 60") as process:
         process.send_signal(signal.SIGINT)
-        assert process.wait(60) == 130
+        assert process.wait() == 130
     with (
         begun("--key", "a", "--", "echo begun; exec sleep 60") as first,
         begun("--", "echo begun; exec sleep 60") as second,
@@ -71,10 +71,10 @@ def test_signals_end_what_they_should(service: Service) -> None:
             assert waiting.stderr
             assert "limit of 2 instances" in waiting.stderr.readline()
             waiting.send_signal(signal.SIGINT)
-            assert waiting.wait(60) == 130
+            assert waiting.wait() == 130
         for each in (first, second):
             each.send_signal(signal.SIGTERM)
-            assert each.wait(60) == 143
+            assert each.wait() == 143
 
 
 @pytest.mark.usefixtures("service")
@@ -86,7 +86,7 @@ def test_what_a_command_has_started_gets_signals_too(tmp_path: Path) -> None:
         assert process.stdout
         assert process.stdout.readline() == "begun\n"
         process.send_signal(signal.SIGTERM)
-        assert (process.stdout.read(), process.wait(60)) == ("got\n", 143)
+        assert (process.stdout.read(), process.wait()) == ("got\n", 143)
     (tmp_path / "count.sh").write_text(
         "trap 'n=$((n+1)); echo got' INT; trap 'echo $n in all; exit 5' TERM\n"
         "echo begun $PPID; while :; do sleep 0.1 & wait; done\n"
@@ -103,7 +103,7 @@ def test_what_a_command_has_started_gets_signals_too(tmp_path: Path) -> None:
         process.stdin.flush()
         assert process.stdout.readline() == "^Cgot\n"
         os.kill(int(pid), signal.SIGTERM)
-        assert (process.stdout.readline(), process.wait(60)) == ("1 in all\n", 5)
+        assert (process.stdout.readline(), process.wait()) == ("1 in all\n", 5)
 
 
 @pytest.mark.usefixtures("service")
@@ -116,7 +116,7 @@ def test_a_command_whose_slot_is_lost_is_ended(tmp_path: Path) -> None:
     with begun("--", line) as process:
         instance = (tmp_path / "where").read_text().strip()
         os.kill(int((tmp_path / "fleet" / instance / "agent.pid").read_text()), signal.SIGKILL)
-        assert process.wait(60) == 254
+        assert process.wait() == 254
         assert process.stderr
         assert f"lost its slot on {instance}" in process.stderr.read()
     assert (tmp_path / "ended").read_text() == "ended\n"

@@ -64,9 +64,6 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
 _AGENT = re.compile(r"\S*python\S* -I agent\.pyz serve ")
 
-LAST = 60.0
-"""Seconds until what has been ended is gone."""
-
 LOOK_AGAIN = 0.1
 """Seconds after which it is looked again how many jobs have begun."""
 
@@ -195,9 +192,8 @@ class Trial:
 
     async def wait_for_the_last(self) -> None:
         """Wait until no process of ours is left."""
-        with anyio.fail_after(LAST):
-            while self._processes():  # noqa: ASYNC110  (only looking tells)
-                await anyio.sleep(LOOK_AGAIN)
+        while self._processes():  # noqa: ASYNC110  (only looking tells)
+            await anyio.sleep(LOOK_AGAIN)
 
     def _processes(self) -> dict[int, str]:
         found = {}

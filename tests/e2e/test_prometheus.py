@@ -190,19 +190,17 @@ class Play:
 
     async def wait(self, is_so: Callable[[], bool]) -> None:
         """Wait until something is so."""
-        with anyio.fail_after(60):
-            while True:
-                if is_so():
-                    return
-                await anyio.sleep(0.02)
+        while True:
+            if is_so():
+                return
+            await anyio.sleep(0.02)
 
     async def alert(self, name: str, *, firing: bool) -> None:
         """Wait until an alert fires, or does not any more."""
-        with anyio.fail_after(60):
-            while True:
-                if bool(await self._query(f'ALERTS{{alertname="{name}",alertstate="firing"}}')) is firing:
-                    break
-                await anyio.sleep(0.05)
+        while True:
+            if bool(await self._query(f'ALERTS{{alertname="{name}",alertstate="firing"}}')) is firing:
+                break
+            await anyio.sleep(0.05)
         if not firing:
             self.story.fired.append(name)
 
@@ -335,14 +333,13 @@ class Play:
 
     async def come_to_rest(self) -> None:
         """Note what is shown, and what is stored of it, as soon as these are the same."""
-        with anyio.fail_after(60):
-            while True:
-                shown = {name: value for name, value in read(self.metrics).items() if _rests(name)}
-                stored = {name: await self._stored(name) for name in shown}
-                self.story.shown, self.story.stored = shown, stored
-                if stored == shown:
-                    return
-                await anyio.sleep(0.1)
+        while True:
+            shown = {name: value for name, value in read(self.metrics).items() if _rests(name)}
+            stored = {name: await self._stored(name) for name in shown}
+            self.story.shown, self.story.stored = shown, stored
+            if stored == shown:
+                return
+            await anyio.sleep(0.1)
 
     async def _stored(self, name: str) -> float | None:
         found = await self._query(name)

@@ -93,7 +93,7 @@ def test_one_is_killed_and_the_daemon_twice(tmp_path: Path, monkeypatch: pytest.
                 (each / "go").touch()
             resumed = command("run", "--resume", str(here["b"] / "results"))
             assert resumed[0] == 0, resumed[1]
-            said = {name: runs[name].communicate(timeout=200)[0] for name in "ac"}
+            said = {name: runs[name].communicate()[0] for name in "ac"}
             assert lease.instance
         assert {name: runs[name].returncode for name in "ac"} == {"a": 0, "c": 0}, said
         assert all("note: [autoscaler] has no effect" in each for each in said.values())
@@ -109,7 +109,7 @@ def test_one_is_killed_and_the_daemon_twice(tmp_path: Path, monkeypatch: pytest.
         status, shown = command("explain", str(here["a"] / "results"))
         assert (status, "no scaling decision was recorded" in shown) == (0, True), shown
         assert command("drain", "--delete")[0] == 0
-        assert service.process.wait(60) == 0
+        assert service.process.wait() == 0
     assert not list((tmp_path / "fleet").glob("default-*"))
 
 
@@ -139,12 +139,12 @@ def test_ctrl_c_ends_this_batch_only(tmp_path: Path, monkeypatch: pytest.MonkeyP
         for number in (2, 2):
             os.kill(runs[0].pid, number)
             Event().wait(0.5)
-        assert runs[0].wait(60) == 130
+        assert runs[0].wait() == 130
         status, shown = command("status", "--json")
         assert json.loads(shown)["leases"] == 4
         (one / "go").touch()
         (two / "go").touch()
-        said, _ = runs[1].communicate(timeout=200)
+        said, _ = runs[1].communicate()
         assert runs[1].returncode == 0, said
         status, said = command("run", "--resume", str(one / "results"))
         assert (status, "5 succeeded" in said) == (0, True), said
@@ -161,6 +161,6 @@ def test_more_jobs_than_connections_that_may_be_open(tmp_path: Path, monkeypatch
         few = (
             f"ulimit -n 64 && exec {shlex.join(COMMAND)} run {tmp_path}/jobs.toml --daemon --output {tmp_path}/results"
         )
-        result = subprocess.run(["/bin/sh", "-c", few], capture_output=True, text=True, check=False, timeout=120)
+        result = subprocess.run(["/bin/sh", "-c", few], capture_output=True, text=True, check=False)
         assert (result.returncode, "80 succeeded" in result.stdout) == (0, True), result
         assert command("drain", "--delete")[0] == 0

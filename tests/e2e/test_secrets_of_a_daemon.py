@@ -195,7 +195,7 @@ def test_nothing_that_a_daemon_leaves_has_a_secret(
             service.socket = Path(short) / "taskscaler" / "fleet.sock"
             scene.show(service, after(service.lines, "listening on "), after(service.lines, "metrics: "))
             service.process.send_signal(signal.SIGTERM)
-            rest, _ = service.process.communicate(timeout=60)
+            rest, _ = service.process.communicate()
     log = "\n".join([*service.lines, rest])
     for needed in ("increase_failed", "prepare_failed", "webhook_fails", "try_ended", "lease_ended", "jobs_given_up"):
         assert needed in log, f"the test has not provoked {needed}: {log}"
