@@ -116,7 +116,6 @@ def test_two_pythons_have_both_backends() -> None:
         assert turns in ([True, False, True, False], [False, True, False, True])
 
 
-@pytest.mark.timeout(240)
 def test_both_runs_together_are_all_there_is(full: bool) -> None:  # noqa: FBT001  (a fixture)
     """As pytest itself collects them, each in a process of its own; in full only, since it takes long."""
     if full:

@@ -14,7 +14,6 @@ SEEDS = range(250)
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(120)
 @pytest.mark.usefixtures("quiet")
 @pytest.mark.parametrize("seed", [*SEEDS, *(seed for seed in regressions() if seed not in SEEDS)])
 def test_no_story_breaks_a_promise(seed: int, record_property: Callable[[str, object], None]) -> None:

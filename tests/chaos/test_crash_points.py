@@ -129,7 +129,7 @@ def places_of(script: Story) -> list[str]:
     return [place for place in PLACES if script.cloud["capabilities"] or place != "withdraw"]
 
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300), pytest.mark.usefixtures("quiet")]
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("quiet")]
 
 
 @pytest.mark.parametrize("name", SCRIPTS)

@@ -72,7 +72,6 @@ def test_promises_are_told_apart() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 @pytest.mark.usefixtures("quiet")
 def test_a_planted_fault_is_shrunk_to_its_trouble() -> None:
     """Where one kind of trouble breaks a promise, one of that kind is left of a story that has 40 troubles."""

@@ -230,8 +230,7 @@ async def test_a_check_finds_what_is_wrong_with_detached_commands(
     sources = [SCRIPTS.read_text(), DETACHING.read_text()]
     assert sum(line in source for source in sources) == 1
     try:
-        with anyio.fail_after(120):
-            await check(_detaching_example(sources, tmp_path))
+        await check(_detaching_example(sources, tmp_path))
         with pytest.raises(Exception), anyio.fail_after(20):  # noqa: B017, PT011  (whatever the break leads to)
             await check(_detaching_example([source.replace(line, wrong) for source in sources], tmp_path))
     finally:
@@ -253,8 +252,7 @@ async def test_any_shell_will_do(
     (tmp_path / "sh").symlink_to(found)
     sources = [source.read_text().replace("/bin/sh", f"{tmp_path}/sh") for source in (SCRIPTS, DETACHING)]
     try:
-        with anyio.fail_after(120):
-            await check(_detaching_example(sources, tmp_path))
+        await check(_detaching_example(sources, tmp_path))
     finally:
         _end_detached(tmp_path)
     assert not any((tmp_path / ".fleeting" / "detached").glob("*"))
@@ -311,8 +309,7 @@ async def test_a_check_finds_what_is_wrong_with_forwarded_ports(
     line, wrong = BREAKS_OF_FORWARDING[check.__name__.removeprefix("check_")]
     sources = [PULLING.read_text(), LISTENING.read_text()]
     assert sum(source.count(line) for source in sources) == 1
-    with anyio.fail_after(120):
-        await check(_forwarding_example(sources, tmp_path))
+    await check(_forwarding_example(sources, tmp_path))
     monkeypatch.setattr("fleeting.testing._forwarding_checks._SOON", 2.0)
     with pytest.raises(Exception), anyio.fail_after(20):  # noqa: B017, PT011  (whatever the break leads to)
         await check(_forwarding_example([source.replace(line, wrong) for source in sources], tmp_path))

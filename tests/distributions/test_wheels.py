@@ -77,7 +77,7 @@ class Elsewhere:
 
 def run(*command: str | Path, cwd: Path = ROOT, env: dict[str, str] | None = None) -> str:
     """Run a command that must succeed; returns its output."""
-    done = subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, check=False, timeout=300)
+    done = subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
     return done.stdout
 
@@ -88,7 +88,7 @@ def uv(*arguments: str | Path) -> str:
     assert program, "these tests need uv, as `uv run` and .uv/bin have it"
     env = {key: value for key, value in os.environ.items() if value != str(ROOT / "tests/authority.pem")}
     done = subprocess.run(
-        [program, *arguments, "--offline"], cwd=ROOT, env=env, capture_output=True, text=True, check=False, timeout=300
+        [program, *arguments, "--offline"], cwd=ROOT, env=env, capture_output=True, text=True, check=False
     )
     return done.stdout if done.returncode == 0 else run(program, *arguments, env=env)
 
@@ -210,8 +210,8 @@ def test_the_runners_guide_runs(elsewhere: Elsewhere, tmp_path: Path) -> None:
         subprocess.Popen(fake, cwd=tmp_path, env=env, stdout=subprocess.PIPE, text=True) as gitlab,
         subprocess.Popen([there.bin / "taskscaler-gitlab", "run", "config.toml"], cwd=tmp_path, env=env) as runner,
     ):
-        said, _ = gitlab.communicate(timeout=200)
+        said, _ = gitlab.communicate()
         run(there.bin / "taskscaler", "drain", "--delete", cwd=tmp_path, env=env)
-        assert runner.wait(60) == 0
+        assert runner.wait() == 0
     assert (gitlab.returncode, said.splitlines()[-1]) == (0, "20 of 20 jobs ended as expected"), said
     assert (agents(there.home), instances(there.home)) == ([], [])

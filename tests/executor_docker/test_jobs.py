@@ -10,7 +10,7 @@ import pytest
 from executor_docker import DockerError
 from fleeting_docker_engine import Entry, tar_of
 from taskscaler.executors import MemoryLimit, Verdict
-from tests.executor_docker.benches import PATIENCE, Bench, bench_on, bench_over_ssh, followed
+from tests.executor_docker.benches import Bench, bench_on, bench_over_ssh, followed
 from tests.fleeting_docker_engine.daemons import Daemon
 from tests.time_limits import longer_and_longer
 
@@ -80,8 +80,7 @@ async def test_output_is_told_while_the_job_runs_and_a_cancelled_job_is_gone(ben
     """What was printed is there before the job ends; cancelling leaves nothing, and does not wait for the job."""
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(bench.run, f"echo here; {NAP}")
-        with anyio.fail_after(PATIENCE):
-            await bench.output.lines(1)
+        await bench.output.lines(1)
         tasks.cancel_scope.cancel()
 
 
@@ -309,8 +308,7 @@ async def test_everything_that_is_made_bears_labels(bench: Bench) -> None:
                 await bench.run(f"echo up; {NAP}", config=config, options=options)
 
             tasks.start_soon(run)
-            with anyio.fail_after(PATIENCE):
-                await bench.output.lines(1)
+            await bench.output.lines(1)
             query = {"filters": {"label": [f"taskscaler.instance={bench.slot.instance}"]}}
             (container,) = await engine.ask("GET", "/containers/json", query=query)
             (network,) = await engine.ask("GET", "/networks", query=query)

@@ -12,7 +12,7 @@ from executor_docker import DockerConfig, DockerExecutor
 from executor_docker._owner import INSTANCE, MANAGER, RUN, SLOT, UNIT, Owner
 from executor_docker._remains import clear
 from fleeting import Unreachable
-from tests.executor_docker.benches import PATIENCE, Bench, bench_on, bench_over_ssh
+from tests.executor_docker.benches import Bench, bench_on, bench_over_ssh
 from tests.fleeting_docker_engine.daemons import IMAGE, Daemon
 
 pytestmark = pytest.mark.anyio
@@ -81,8 +81,7 @@ async def test_a_job_that_another_run_has_on_the_same_slot_goes_on(bench: Bench,
     before = await bench.docker.holdings()
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(partial(bench.run, "echo up; exec sleep 1000", executor=other))
-        with anyio.fail_after(PATIENCE):
-            await bench.output.lines(1)
+        await bench.output.lines(1)
         theirs = await bench.docker.holdings() - before
         await bench.run("true")
         assert await bench.docker.holdings() - before == theirs
@@ -133,8 +132,7 @@ async def test_a_job_lost_with_its_instance_is_cleared_away_by_the_next_on_that_
                     await bench.run("echo up; exec sleep 1000", executor=executor)
 
             tasks.start_soon(lose)
-            with anyio.fail_after(PATIENCE):
-                await bench.output.lines(1)
+            await bench.output.lines(1)
             server.lose()
     assert len(await docker.holdings() - before) == 1
     async with bench_on(docker, tmp_path / "other") as another:

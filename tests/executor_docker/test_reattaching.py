@@ -17,7 +17,7 @@ from fleeting.errors import CommandLost, NameUnknown
 from fleeting_docker_engine import Entry, tar_of
 from taskscaler.executors import JobOutcome, JobSpec, MemoryLimit, Verdict
 from tests.executor_docker import benches, test_jobs, test_services
-from tests.executor_docker.benches import PATIENCE, bench_on
+from tests.executor_docker.benches import bench_on
 from tests.fleeting.local_agents import Heard
 from tests.fleeting_docker_engine.daemons import IMAGE, Daemon
 from tests.taskscaler.leased import Slot
@@ -62,7 +62,7 @@ class Bench(benches.Bench):
         """Join a job that somebody has started."""
         self.output = Heard()
         given = {"name": NAME, "output": self.output, "artifacts": self.artifacts, **how}
-        with anyio.fail_after(PATIENCE), self.manager(given["name"]) as executor:
+        with self.manager(given["name"]) as executor:
             return await executor.attach(job, self.slot, **given)
 
     async def end(self, *, name: str = NAME, slot: int = 0) -> None:
@@ -136,8 +136,7 @@ async def test_a_later_manager_joins_a_job_from_any_byte(bench: Bench) -> None:
             outcomes.append(await bench.attach(job, offset=4, output=heard))
 
         tasks.start_soon(join)
-        with anyio.fail_after(PATIENCE):
-            await heard.lines(1)
+        await heard.lines(1)
         path = f"/containers/{await bench.container()}/archive"
         async with bench.docker.engine() as engine:
             await engine.ask("PUT", path, query={"path": "/job"}, body=tar_of({"go": Entry()}))

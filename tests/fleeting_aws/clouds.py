@@ -88,7 +88,7 @@ class Cloud:
 
     def do(self, what: str, **arguments: object) -> Any:  # noqa: ANN401  (what each control gives)
         """Call a control; see `moto_server`."""
-        connection = HTTPConnection("127.0.0.1", self.port, timeout=30)
+        connection = HTTPConnection("127.0.0.1", self.port)
         try:
             connection.request("POST", "/control", json.dumps({"do": what, **arguments}))
             return json.loads(connection.getresponse().read())

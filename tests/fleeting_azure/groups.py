@@ -14,9 +14,6 @@ from tests.fleeting_azure.arm_cloud import Cloud, Mode
 from tests.fleeting_azure.arm_server import group_of, running
 from tests.fleeting_azure.harness import HurriedClock
 
-PATIENCE = 60.0
-"""Seconds after which a test gives up."""
-
 
 def hurried() -> HurriedClock:
     """Make a clock, inside the event loop."""
@@ -40,9 +37,8 @@ class Opened:
     async def until(self, *states: State) -> list[str]:
         """Wait until the instances are in these states, in their order; returns their ids."""
         shown = await self.shown()
-        with anyio.fail_after(PATIENCE):
-            while [each.state for each in shown.values()] != [*states]:
-                shown = await self.shown()
+        while [each.state for each in shown.values()] != [*states]:
+            shown = await self.shown()
         return list(shown)
 
     async def grow(self, count: int) -> list[str]:

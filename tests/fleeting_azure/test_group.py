@@ -35,7 +35,7 @@ from fleeting_azure import _arm as arm
 from tests.fleeting_azure.arm_cloud import SET, VMS, Mode, Request
 from tests.fleeting_azure.arm_rules import Refused
 from tests.fleeting_azure.arm_server import Credential, group_of, running, trouble
-from tests.fleeting_azure.groups import PATIENCE, Opened, hurried, opened
+from tests.fleeting_azure.groups import Opened, hurried, opened
 from tests.later import Later
 from tests.reaping import HOUR, reap, removed
 
@@ -423,9 +423,8 @@ async def cancel_soon(scope: anyio.CancelScope) -> None:
 
 async def until(met: Callable[[], bool]) -> None:
     """Wait for the cloud."""
-    with anyio.fail_after(PATIENCE):
-        while not met():
-            await anyio.lowlevel.checkpoint()
+    while not met():
+        await anyio.lowlevel.checkpoint()
 
 
 async def test_no_more_is_accepted_than_a_scale_set_can_hold(tmp_path: Path) -> None:

@@ -6,14 +6,10 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
-import anyio
 from attrs import frozen
 
 from fleeting import LoopClock, Settings
 from fleeting_exec import ExecConfig, ExecGroup
-
-PATIENCE = 60.0
-"""Seconds after which a test gives up."""
 
 PROCESSES = """\
 #!/bin/sh
@@ -124,12 +120,11 @@ class Cloud:
     async def opened(self, *, observe_only: bool = False, **settings: object) -> AsyncIterator[ExecGroup]:
         """Open a group over it, and close it in the end."""
         group = self.group(**settings)
-        with anyio.fail_after(PATIENCE):
-            await group.init(Settings(owner="test", clock=LoopClock(), observe_only=observe_only))
-            try:
-                yield group
-            finally:
-                await group.shutdown()
+        await group.init(Settings(owner="test", clock=LoopClock(), observe_only=observe_only))
+        try:
+            yield group
+        finally:
+            await group.shutdown()
 
     def pids(self) -> dict[str, int]:
         """Process ids of those that live, by name."""

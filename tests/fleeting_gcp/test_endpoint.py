@@ -332,7 +332,7 @@ def test_metadata_has_limits(client: Client) -> None:
 def raw(client: Client, method: str, path: str, body: bytes | None = None) -> tuple[int, bytes]:
     """Ask without the SDK, which would not let such requests pass."""
     headers = {"Authorization": "Bearer token", "Content-Type": "application/json"}
-    connection = HTTPConnection("127.0.0.1", client.cloud.port, timeout=60)
+    connection = HTTPConnection("127.0.0.1", client.cloud.port)
     connection.request(method, path, body, headers)
     answer = connection.getresponse()
     try:

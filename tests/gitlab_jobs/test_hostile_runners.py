@@ -18,9 +18,6 @@ from tests.gitlab_jobs.serving import served
 
 pytestmark = pytest.mark.anyio
 
-PATIENCE = 90.0
-"""Seconds after which a test gives up."""
-
 UNDER_WAY = 16 << 20
 """Bytes that kernels hold at most between two ends of a connection."""
 
@@ -40,9 +37,8 @@ def gitlab(tmp_path: Path) -> FakeGitLab:
 async def connected(url: str) -> AsyncIterator[SocketStream]:
     """A plain connection, for what no client sends."""
     host, _, port = url.removeprefix("http://").rpartition(":")
-    with anyio.fail_after(PATIENCE):
-        async with await anyio.connect_tcp(host, int(port)) as stream:
-            yield stream
+    async with await anyio.connect_tcp(host, int(port)) as stream:
+        yield stream
 
 
 @contextmanager

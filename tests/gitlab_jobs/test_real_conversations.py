@@ -20,7 +20,7 @@ from tests.recordings import HERE, read, write
 from tests.recordings.recorder import Recorder, faulty
 from tests.recordings.replay import Replay
 
-pytestmark = [pytest.mark.anyio, pytest.mark.slow, pytest.mark.timeout(300), pytest.mark.real_runner]
+pytestmark = [pytest.mark.anyio, pytest.mark.slow, pytest.mark.real_runner]
 
 
 @frozen
@@ -38,14 +38,12 @@ class Talk:
 
     async def ended(self, number: int) -> State:
         """Wait for a job's end."""
-        with anyio.fail_after(120):
-            return (await self.gitlab.ended(number)).state
+        return (await self.gitlab.ended(number)).state
 
     async def until(self, is_so: Callable[[], bool]) -> None:
         """Wait until something is so."""
-        with anyio.fail_after(60):
-            while not is_so():  # noqa: ASYNC110  (of polls that are held, nobody tells)
-                await anyio.sleep(0.02)
+        while not is_so():  # noqa: ASYNC110  (of polls that are held, nobody tells)
+            await anyio.sleep(0.02)
 
 
 async def jobs(talk: Talk) -> None:

@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-import anyio
 import pytest
 from attrs import evolve
 
@@ -46,8 +45,7 @@ async def test_jobs_of_every_kind(real: RealRunner, gitlab: FakeGitLab, how: str
     planned = [real_end(each, real) for each in PIPELINE]
     run = real.running if how == "run" else real.alone
     async with served(gitlab) as url, run(url, gitlab.runner_token):
-        with anyio.fail_after(300):
-            operator = await played(gitlab, planned)
+        operator = await played(gitlab, planned)
     assert {each.name: found for each in planned if (found := operator.differences(each))} == {}
     assert len(gitlab.log(operator.numbers["large"])) > 20 << 20
 
