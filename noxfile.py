@@ -1,9 +1,11 @@
 """Checks of the whole workspace, in the environment that ``uv run nox`` has just brought up to date."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import nox
@@ -52,6 +54,9 @@ MACHINES = (
 SEEDS = range(1, 7)
 """Those of other examples for them."""
 
+STARTING = re.compile(r"needs?\(|sshd\(|subprocess|open_process|run_process")
+"""What the files of tests have that start programs: those are run by ``bare``."""
+
 A_CORE_EACH = f"--numprocesses={os.cpu_count() or 1}"
 """A worker a core, for what waits for nothing."""
 
@@ -75,6 +80,23 @@ def _run_pytest(session: nox.Session, *args: str) -> None:
 def tests(session: nox.Session) -> None:
     """Run the whole suite on all cores; arguments after ``--`` go to pytest."""
     _run_pytest(session, *ON_ALL_CORES, *session.posargs)
+
+
+@nox.session
+def bare(session: nox.Session) -> None:
+    """Run the tests that start programs where there is only Python, a shell, coreutils and git."""
+    from tests.undeclared import FREE  # which is what every test may start
+
+    places = [str(path) for path in Path("tests").rglob("test_*.py") if STARTING.search(path.read_text())]
+    with tempfile.TemporaryDirectory() as path:
+        python = Path(path) / "python3"
+        python.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')  # through a link, Python has no environment
+        python.chmod(0o755)
+        for name in FREE:
+            if found := shutil.which(name):
+                (Path(path) / name).symlink_to(found)
+        env = {**COMPILED, "PATH": path, "TESTS_REQUIRE_PROGRAMS": None}
+        session.run(sys.executable, "-m", "pytest", *ON_ALL_CORES, *(session.posargs or places), env=env)
 
 
 @nox.session

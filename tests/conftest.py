@@ -20,7 +20,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.strategies import text
 
-from tests import flaky, timeouts
+from tests import flaky, needs, timeouts, undeclared
 from tests.chaos.tally import Tally
 from tests.golden import Golden
 from tests.in_part import IN_PART, LATER, SAMPLED, is_in_part
@@ -266,11 +266,13 @@ def pytest_configure(config: pytest.Config) -> None:
         later = [each.partition("::")[0] for each in (*LATER, *SAMPLED)]
         places = [*IN_PART, *IN_TURN, *later] if config.getoption("--rest") else later
         config.args = [*dict.fromkeys(places)]
-    config.pluginmanager.register(timeouts)
+    for plugin in (timeouts, needs, undeclared):
+        config.pluginmanager.register(plugin)
     flaky.register(config)
     if not hasattr(config, "workerinput"):
         config.pluginmanager.register(Tally())
         config.pluginmanager.register(Absent())
+        config.pluginmanager.register(needs.MissingPackages())
 
 
 def _named(config: pytest.Config) -> list[str]:

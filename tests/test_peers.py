@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.peers import INSIST
+from tests.needs import REQUIRED
 
 ROOT = Path(__file__).parents[1]
 SOME = [
@@ -22,7 +22,7 @@ SOME = [
 @pytest.mark.parametrize("insist", [False, True])
 def test_a_run_without_peers_says_so(tmp_path: Path, insist: bool) -> None:  # noqa: FBT001  (a parameter)
     """It is skipped in plain words, and in continuous integration it is a failure."""
-    given = {**os.environ, "CARGO_TARGET_DIR": str(tmp_path), INSIST: "required" if insist else ""}
+    given = {**os.environ, "CARGO_TARGET_DIR": str(tmp_path), REQUIRED: "1" if insist else ""}
     given.pop("GITLAB_RUNNER", None)
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-q", *SOME]
     done = subprocess.run(command, cwd=ROOT, env=given, capture_output=True, text=True, check=False)

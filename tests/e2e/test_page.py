@@ -14,7 +14,7 @@ from tests.taskscaler.page_moments import WAITING, Moment, at_the_ceiling, busy,
 from tests.taskscaler.paged import Stage, staged
 from tests.taskscaler.services import command, serving, write
 
-pytestmark = [pytest.mark.slow, pytest.mark.chromium, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.needs("chromium"), pytest.mark.timeout(600)]
 
 
 SEEN = """(seen) => {

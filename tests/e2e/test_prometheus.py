@@ -37,7 +37,7 @@ from tests.e2e.prometheus import Prometheus, program, prometheus
 from tests.taskscaler.metrics_of import read
 from tests.taskscaler.scaling import FullDisk
 
-pytestmark = [pytest.mark.slow, pytest.mark.prometheus, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.needs("prometheus", "promtool"), pytest.mark.timeout(600)]
 
 WINDOW = "2s"
 """Over which rates are taken here, by dashboards and alerts alike."""

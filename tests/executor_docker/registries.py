@@ -2,7 +2,6 @@
 
 import base64
 import json
-import shutil
 import socket
 import subprocess
 from collections.abc import Iterator
@@ -11,12 +10,12 @@ from pathlib import Path
 
 import anyio
 import bcrypt
-import pytest
 from attrs import frozen
 
 from fleeting_docker_engine import Engine
 from tests.fleeting.sshd import free_port, private
 from tests.fleeting_docker_engine.daemons import IMAGE, Daemon
+from tests.needs import find_program, need
 
 USER = "robot"
 PASSWORD = "hunter2"
@@ -51,9 +50,8 @@ class Registry:
 @contextmanager
 def registry(directory: Path, docker: Daemon) -> Iterator[Registry]:
     """Run a registry with the tests' image in it."""
-    program = shutil.which("docker-registry")
-    if program is None:
-        pytest.skip("there is no registry; apt-get install docker-registry")
+    need("docker-registry")
+    program = str(find_program("docker-registry"))
     port = free_port()
     secret = bcrypt.hashpw(PASSWORD.encode(), bcrypt.gensalt(rounds=4)).decode()
     htpasswd = private(directory / "htpasswd", f"{USER}:{secret}\n")

@@ -17,6 +17,7 @@ from attrs import evolve, field, frozen
 from fleeting import ConnectInfo, Connection, ConnectorConfig
 from fleeting.connectors.ssh import KeyPair, MemoryHostKeys, SshConnector, generate_key
 from tests.fleeting.local_agents import children_of
+from tests.needs import need
 from tests.time_limits import NEVER_REACHED
 
 SSHD = Path("/usr/sbin/sshd")
@@ -95,8 +96,7 @@ def sshd(
         user_key: The key that may log in.
         by: A command that is put before the server's.
     """
-    if not SSHD.exists():
-        pytest.skip("OpenSSH's server is not installed; apt-get install openssh-server")
+    need("sshd", *by[:1])
     host_key, user_key, port = host_key or generate_key(), user_key or generate_key(), port or free_port()
     directory.mkdir(exist_ok=True)
     config = _configure(directory, port, host_key, user_key, settings)

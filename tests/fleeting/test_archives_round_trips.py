@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fleeting.archives import END, Kind, Member, Piece, Reader, header, unpack
+from tests.needs import need
 
 SECOND = 10**9
 MTIME = 1_234_567_890 * SECOND + 123_456_789
@@ -76,6 +77,7 @@ def unpacked(tmp_path: Path, data: bytes) -> Path:
 
 def output(command: Sequence[str], directory: Path) -> bytes:
     """Run a tar."""
+    need(command[0])
     return subprocess.run(command, cwd=directory, stdout=subprocess.PIPE, check=True).stdout
 
 

@@ -21,6 +21,9 @@ from fleeting.connectors._files import _TAKE, _put
 from fleeting.errors import CopyFailed
 from tests.fleeting.fleets import COMMAND, Fleet, local_fleet, ssh_fleet
 from tests.fleeting.sshd import only_root
+from tests.needs import need
+
+pytestmark = pytest.mark.needs("tar")
 
 MIB = 1 << 20
 
@@ -212,6 +215,7 @@ def test_one_side_has_to_be_an_instance(tmp_path: Path) -> None:
 @pytest.fixture
 def small(tmp_path: Path) -> Iterator[Path]:
     """A disk that holds 1 MiB."""
+    need("mount", "umount")
     disk = tmp_path / "disk"
     disk.mkdir()
     if subprocess.run(["/bin/mount", "-t", "tmpfs", "-o", "size=1m", "none", disk], check=False).returncode:

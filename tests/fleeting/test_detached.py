@@ -34,6 +34,7 @@ async def test_two_managers_may_be_attached_to_one_command(tmp_path: Path) -> No
         assert {bytes(output.data) for output in outputs} == {b"".join(b"%d\n" % (each + 1) for each in range(20))}
 
 
+@pytest.mark.needs("grep", "sed")
 async def test_signals_are_as_a_command_finds_them(tmp_path: Path) -> None:
     """None is ignored: what a shell runs in the background would ignore SIGINT, and could not change that."""
     async with connected(tmp_path) as (connection, _):
@@ -95,6 +96,7 @@ async def arriving_in_parts() -> AsyncIterator[bytes]:
     yield b"ret"
 
 
+@pytest.mark.needs("setsid")
 async def test_who_leaves_the_session_is_not_waited_for(tmp_path: Path) -> None:
     """It has the output open, but the command has ended; on this kind of instance it ends with it."""
     async with connected(tmp_path) as (connection, _):
@@ -174,6 +176,7 @@ async def test_a_connection_that_ends_sessions_says_that_it_needs_setsid(tmp_pat
 
 
 @only_root
+@pytest.mark.needs("mount", "umount")
 async def test_a_full_disk_cuts_the_output_and_nothing_else(tmp_path: Path) -> None:
     """The command goes on, how it ended is known, and nothing can be started any more."""
     async with connected(tmp_path) as (connection, kept):

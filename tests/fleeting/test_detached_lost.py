@@ -173,6 +173,7 @@ async def test_a_job_that_removes_its_output_has_an_end(tmp_path: Path) -> None:
         assert [each.name for each in await connection.list_detached()] == ["b"]
 
 
+@pytest.mark.needs("setsid")
 async def test_a_command_that_leaves_its_session_is_killed_all_the_same(tmp_path: Path) -> None:
     """With who watches over it, and without: it is known by what it was, and ends with its group of now."""
     async with connected_over_ssh(tmp_path) as (connection, kept):

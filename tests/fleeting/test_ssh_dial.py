@@ -1,7 +1,6 @@
 """Dialling over SSH, on OpenSSH's own server: who answers, who we are, and what is tried again."""
 
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -33,6 +32,7 @@ from fleeting.connectors import overridden
 from fleeting.connectors.ssh import FileHostKeys, KeyPair, MemoryHostKeys, SshConnector, _dial, generate_key
 from fleeting.connectors.ssh._transport import SshTransport
 from tests.fleeting.sshd import Server, dialled, free_port, only_root, private, sshd
+from tests.needs import need
 from tests.time_limits import NEVER_REACHED, longer_and_longer
 
 pytestmark = pytest.mark.anyio
@@ -46,7 +46,8 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def tool(name: str, *arguments: str) -> str:
     """Run one of the tools that come with OpenSSH and OpenSSL."""
-    done = subprocess.run([shutil.which(name) or name, *arguments], check=True, capture_output=True, text=True)
+    need(name)
+    done = subprocess.run([name, *arguments], check=True, capture_output=True, text=True)
     return done.stdout.strip()
 
 

@@ -12,7 +12,7 @@ from fleeting import ConnectInfo
 from tests.fleeting.sshd import dialled, only_root, private, sshd
 from tests.fleeting.test_ssh_dial import tool
 
-pytestmark = [pytest.mark.anyio, only_root]
+pytestmark = [pytest.mark.anyio, pytest.mark.needs("mount", "openssl", "unshare"), only_root]
 
 UID = 54321
 """Nobody's on a system that was not made for this."""

@@ -18,15 +18,17 @@ from fleeting.connectors._detached_report import ended
 from fleeting.connectors._detached_scripts import ATTACH, START
 from fleeting.connectors._usage import PLACES
 from tests.fleeting.detached_commands import connected, connected_over_ssh
+from tests.needs import find_program
 
 MIB = 1 << 20
 
 Connect = Callable[[Path], AbstractAsyncContextManager[tuple[PosixConnection, Path]]]
 
 SHELLS = [
-    [path, *options]
-    for shell, *options in (["dash"], ["bash"], ["bash", "--posix"], ["busybox", "sh"])
-    if (path := shutil.which(shell))
+    ["/bin/dash"],
+    ["/bin/bash"],
+    ["/bin/bash", "--posix"],
+    pytest.param([find_program("busybox") or "busybox", "sh"], marks=pytest.mark.needs("busybox")),
 ]
 
 WORK = """i=0; while [ $i -lt 30000 ]; do i=$((i + 1)); done

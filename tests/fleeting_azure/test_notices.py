@@ -1,7 +1,6 @@
 """The command that tells scheduled events: the shell's own, and curl's, against a metadata service of ours."""
 
 import json
-import shutil
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
@@ -13,12 +12,9 @@ from fleeting import NoticeKind
 from fleeting_azure._arm import NOTICE_PROBE
 from tests.fleeting_azure.metadata import event, metadata
 
-pytestmark = [
-    pytest.mark.anyio,
-    pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed; apt-get install curl"),
-]
+pytestmark = [pytest.mark.anyio, pytest.mark.needs("curl")]
 
-shells = pytest.mark.parametrize("shell", [name for name in ("sh", "dash", "bash") if shutil.which(name)])
+shells = pytest.mark.parametrize("shell", ["sh", "dash", "bash"])
 
 
 async def told(

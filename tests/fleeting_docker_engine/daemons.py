@@ -22,6 +22,7 @@ import pytest
 from attrs import frozen
 
 from fleeting_docker_engine import Engine, Entry, tar_of
+from tests.needs import need
 
 IMAGE = "taskscaler-test/busybox:1"
 """What every container of the tests is made from: a shell and its tools in one program."""
@@ -89,14 +90,16 @@ class Daemon:
 @contextmanager
 def daemon() -> Iterator[Daemon]:
     """Run a daemon with the tests' image, or use the one that ``DOCKER_HOST`` or the usual socket leads to."""
+    need("busybox")
     given = os.environ.get("DOCKER_HOST", "unix:///var/run/docker.sock").removeprefix("unix://")
     if _answers(given):
         found = Daemon(given)
         import_image(found)
         yield found
         return
-    if not (DOCKERD.exists() and BUSYBOX.exists() and os.geteuid() == 0):
-        pytest.skip("there is no Docker daemon; apt-get install docker.io busybox-static, as root")
+    need("dockerd", "ip", "iptables", "setpriv")
+    if os.geteuid() != 0:
+        pytest.skip("there is no Docker daemon, and only root can start one")
     with directory() as place, bridge(place) as network, started(place, network) as own:
         import_image(own)
         yield own

@@ -127,6 +127,7 @@ async def test_a_look_that_fails_is_followed_by_another(project: Project, monkey
     assert result.steps[0].cause == "out_of_memory"
 
 
+@pytest.mark.needs("grep")
 async def test_a_limit_changes_nothing_else(project: Project) -> None:
     """A step sees the same environment, signals, descriptors and errors with limits as without."""
     script = 'env -i "$(command -v env)"; env | sort; ls /proc/self/fd; exit 7'

@@ -3,17 +3,15 @@
 import os
 from collections import Counter
 from pathlib import Path
-from shutil import which
 
 import pytest
 from attrs import frozen
 
+from tests.needs import IS_REQUIRED
+
 HERE = Path(__file__).parent
 TARGET = Path(os.environ.get("CARGO_TARGET_DIR", HERE / "target"))
 """Where cargo puts what it builds."""
-
-INSIST = "GITLAB_PEERS"
-"""With ``required`` in this variable, as continuous integration has it, a test fails that lacks an independent peer."""
 
 
 @frozen
@@ -50,7 +48,7 @@ INDEPENDENT = Peer(
     name="independent peers (a GitLab and a runner, in Rust)",
     remedy="cargo build --manifest-path tests/peers/Cargo.toml",
     programs=(TARGET / "debug" / "mock", TARGET / "debug" / "client"),
-    is_insisted_on=os.environ.get(INSIST) == "required",
+    is_insisted_on=IS_REQUIRED,
 )
 REAL_RUNNER = Peer(
     marker="real_runner",
@@ -66,21 +64,7 @@ STEP_RUNNER = Peer(
     programs=(_named("STEP_RUNNER"),),
     is_insisted_on=False,
 )
-PROMETHEUS = Peer(
-    marker="prometheus",
-    name="Prometheus",
-    remedy="apt-get install prometheus, as root",
-    programs=tuple(Path(found) if (found := which(name)) else None for name in ("prometheus", "promtool")),
-    is_insisted_on=os.environ.get(INSIST) == "required",
-)
-CHROMIUM = Peer(
-    marker="chromium",
-    name="Chromium",
-    remedy="apt-get install chromium, as root",
-    programs=tuple(Path(found) if (found := which(name)) else None for name in ("chromium",)),
-    is_insisted_on=os.environ.get(INSIST) == "required",
-)
-PEERS = (INDEPENDENT, REAL_RUNNER, STEP_RUNNER, PROMETHEUS, CHROMIUM)
+PEERS = (INDEPENDENT, REAL_RUNNER, STEP_RUNNER)
 
 
 class Absent:

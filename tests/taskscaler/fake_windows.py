@@ -34,6 +34,9 @@ def scripts() -> dict[str, str]:
 
 def install(directory: Path) -> Path:
     """Make a directory with the programs; returns it. They know the scripts from a file: importing them takes long."""
+    from tests.needs import need  # the fake programs run without the workspace
+
+    need("tar")
     directory.mkdir()
     (directory / "scripts.json").write_text(json.dumps(scripts()))
     for name in ("powershell.exe", "pwsh.exe", "call", "perl.exe"):

@@ -1,7 +1,6 @@
 """Commands that a killed shell has left on an instance: they are ended for good, and no other process with them."""
 
 import os
-import shutil
 import signal
 import subprocess
 from collections.abc import Sequence
@@ -19,7 +18,7 @@ from tests.taskscaler.here import Here
 
 pytestmark = pytest.mark.anyio
 
-SHELLS = [("dash",), ("bash",), ("busybox", "sh")]
+SHELLS = [("dash",), ("bash",), pytest.param(("busybox", "sh"), marks=pytest.mark.needs("busybox"))]
 
 LOOP = "echo $$; while :; do sleep 0.05; done"
 DEAF = f"trap '' TERM; {LOOP}"
@@ -31,8 +30,6 @@ FAMILY = f"sh -c \"trap '' TERM; {LOOP}\"; echo not reached"
 def shell(request: pytest.FixtureRequest) -> tuple[str, ...]:
     """A shell that instances have as /bin/sh."""
     shell: tuple[str, ...] = request.param
-    if shutil.which(shell[0]) is None:
-        pytest.skip(f"this machine has no {shell[0]}")
     return shell
 
 
@@ -80,7 +77,7 @@ def without_proc(command: Sequence[str]) -> Sequence[str]:
     return (first, second, padded + script.replace("/proc/self/stat", "/nowhere"), *others)
 
 
-@pytest.mark.skipif(shutil.which("ps") is None, reason="this machine has no ps")
+@pytest.mark.needs("ps", "sed")
 async def test_a_command_is_ended_where_there_is_no_proc(tmp_path: Path) -> None:
     """As on macOS, whose `ps` pads what it prints."""
     command = without_proc(registering("1", LOOP, None))

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.taskscaler_gitlab.projects import SHELLS, Project, Server, Slot, serving
+from tests.taskscaler_gitlab.projects import SHELL, SHELLS, Project, Server, Slot, serving
 
 
 @pytest.fixture(scope="session")  # not a module's: stories, which come between its tests, would end it each time
@@ -21,7 +21,7 @@ def project(server: Server, tmp_path: Path) -> Project:
     return server.project(f"group/{tmp_path.name}")
 
 
-@pytest.fixture(params=[command for _, command in SHELLS], ids=[name for name, _ in SHELLS])
+@pytest.fixture(params=SHELLS)
 def shell(request: pytest.FixtureRequest) -> Sequence[str]:
     """Each shell in turn."""
     command: Sequence[str] = request.param
@@ -37,4 +37,4 @@ def slot(tmp_path: Path, server: Server, shell: Sequence[str]) -> Slot:
 @pytest.fixture
 def one_slot(tmp_path: Path, server: Server) -> Slot:
     """The same in one shell, for what does not depend on that."""
-    return Slot(tmp_path, SHELLS[0][1], server.url)
+    return Slot(tmp_path, SHELL, server.url)

@@ -8,31 +8,32 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
 from attrs import evolve, field, frozen
 
 from gitlab_jobs import GitInfo, Job, JobInfo, Variable
 from taskscaler_gitlab import RunnerSettings
 from taskscaler_gitlab.runner._sources import sources_script
 from taskscaler_gitlab.runner._variables import JobEnvironment, Place, environment_of
+from tests.needs import find_program
 
 TOKEN = "glcbt-job-token-0123456789abcdef"
 """The jobs' token: what must be found nowhere."""
 
 GIT = shutil.which("git") or "git"
 
-BUSYBOX = "/usr/bin/busybox"
+BUSYBOX = find_program("busybox") or "/usr/bin/busybox"
 
-SHELLS = tuple(
-    (name, command)
-    for name, command in (
-        ("dash", ("/usr/bin/dash",)),
-        ("bash", ("/usr/bin/bash",)),
-        ("bash as sh", ("/usr/bin/bash", "--posix")),
-        ("busybox", (BUSYBOX, "sh")),
-    )
-    if Path(command[0]).exists()
-) or (("sh", ("/bin/sh",)),)
-"""The shells of this machine: what instances have as ``sh``."""
+SHELL = ("/bin/sh",)
+"""This machine's shell, for tests that run in one."""
+
+SHELLS = [
+    pytest.param(("/bin/dash",), id="dash"),
+    pytest.param(("/bin/bash",), id="bash"),
+    pytest.param(("/bin/bash", "--posix"), id="bash as sh"),
+    pytest.param((BUSYBOX, "sh"), id="busybox", marks=pytest.mark.needs("busybox")),
+]
+"""The shells that instances have as ``sh``."""
 
 
 def alone(home: Path) -> dict[str, str]:

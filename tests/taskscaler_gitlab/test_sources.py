@@ -7,7 +7,7 @@ from attrs import evolve
 from trustme import CA
 
 from taskscaler_gitlab.runner._sources import sources_script
-from tests.taskscaler_gitlab.projects import GIT, SHELLS, TOKEN, Project, Server, Slot, serving
+from tests.taskscaler_gitlab.projects import GIT, SHELL, TOKEN, Project, Server, Slot, serving
 
 
 def test_a_project_is_cloned_and_then_fetched(slot: Slot, project: Project) -> None:
@@ -228,7 +228,7 @@ def test_a_gitlab_with_an_authority_of_its_own(tmp_path: Path) -> None:
     with serving(tmp_path / "server", tmp_path / "server.pem") as server:
         project = server.project("group/project")
         job = project.job(project.commit({"a": "1"}))
-        slot = Slot(tmp_path, SHELLS[0][1], server.url)
+        slot = Slot(tmp_path, SHELL, server.url)
         assert "certificate" in slot.fetch(job).output
         slot = evolve(slot, authority=authority.cert_pem.bytes().decode())
         ran = slot.fetch(job, after="git fetch -q")

@@ -8,7 +8,7 @@ from attrs import evolve, frozen
 
 from gitlab_jobs import Job
 from taskscaler_gitlab.runner._sources import clear_worktree_script, sources_script
-from tests.taskscaler_gitlab.projects import GIT, SHELLS, TOKEN, Project, Server, Slot
+from tests.taskscaler_gitlab.projects import GIT, SHELL, TOKEN, Project, Server, Slot
 
 pytestmark = pytest.mark.slow
 
@@ -33,7 +33,7 @@ class Clone:
 @pytest.fixture(scope="session")
 def of_a_file(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Clone:
     """A clone of the last commit alone, with one file, which changes."""
-    project, slot = server.project("group/of-a-file"), Slot(tmp_path_factory.mktemp("clone"), SHELLS[0][1], server.url)
+    project, slot = server.project("group/of-a-file"), Slot(tmp_path_factory.mktemp("clone"), SHELL, server.url)
     project.commit({"a": "1"})
     first = project.job(project.commit({"a": "2"}), depth=1)
     assert slot.fetch(first).status == 0
@@ -47,7 +47,7 @@ TEXT = "1\n2\n"
 def of_a_directory(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Clone:
     """A clone of two files, which do not change."""
     project = server.project("group/of-a-directory")
-    slot = Slot(tmp_path_factory.mktemp("clone"), SHELLS[0][1], server.url)
+    slot = Slot(tmp_path_factory.mktemp("clone"), SHELL, server.url)
     first = project.job(project.commit({"a": TEXT, "b/c": TEXT}))
     assert slot.fetch(first).status == 0
     return Clone(slot, first, project.job(project.commit({"d": "1"})))
@@ -57,7 +57,7 @@ def of_a_directory(server: Server, tmp_path_factory: pytest.TempPathFactory) -> 
 def of_a_submodule(server: Server, tmp_path_factory: pytest.TempPathFactory) -> tuple[Clone, str]:
     """A clone with a submodule, and which commit of that comes next."""
     project, other = server.project("group/of-a-submodule"), server.project("group/of-a-submodule-lib")
-    slot = Slot(tmp_path_factory.mktemp("clone"), SHELLS[0][1], server.url)
+    slot = Slot(tmp_path_factory.mktemp("clone"), SHELL, server.url)
     other.commit({"lib": "1"})
     project.add_submodule("lib", f"{server.url}/{other.path}.git", other)
     first = project.job(project.commit({"a": "1"}), GIT_SUBMODULE_STRATEGY="recursive")

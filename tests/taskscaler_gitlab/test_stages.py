@@ -24,8 +24,10 @@ from taskscaler_gitlab.runner._script import Before, write_script
 from taskscaler_gitlab.runner._stages import Cause, Ended, Phase, filled_in, judge
 from taskscaler_gitlab.runner._variables import Place, environment_of
 from tests.taskscaler_gitlab.desks import leaving, script
-from tests.taskscaler_gitlab.projects import SHELLS
+from tests.taskscaler_gitlab.projects import BUSYBOX, SHELL
 from tests.taskscaler_gitlab.stage_runs import NONCE, SETTINGS, run
+
+pytestmark = pytest.mark.needs("awk", "find", "grep", "sed", "setsid", "tar")
 
 TEXT = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=40)
 NAME = st.text(st.characters(exclude_characters="\0/\n", exclude_categories=["Cs"]), min_size=1, max_size=20).filter(
@@ -103,7 +105,7 @@ def test_sources_are_tried_again(tmp_path: Path) -> None:
     job = script("echo ran")
     wanted = (Variable(key="GET_SOURCES_ATTEMPTS", value="2"), Variable(key="GIT_STRATEGY", value="clone"))
     sources = GitInfo(repo_url=f"file://{tmp_path}/none", ref="main", sha="0" * 40, refspecs=("+a:b",))
-    ran = run(SHELLS[0][1], evolve(job, variables=wanted, git_info=sources), tmp_path)
+    ran = run(SHELL, evolve(job, variables=wanted, git_info=sources), tmp_path)
     assert ran.log.count("it failed; another try in 5 seconds") == 1
     assert ran.log.count("Getting source from Git repository") == 1
     assert "ran" not in ran.log.splitlines()
@@ -121,6 +123,7 @@ def test_time_is_kept(shell: Sequence[str], tmp_path: Path) -> None:
     assert "no" not in ran.log.splitlines()
 
 
+@pytest.mark.needs("busybox")
 @given(values=st.lists(TEXT, min_size=1, max_size=5), commands=st.lists(TEXT, min_size=1, max_size=5))
 @settings(max_examples=8, deadline=None)
 def test_what_a_job_says_is_what_it_gets(values: list[str], commands: list[str]) -> None:
@@ -133,7 +136,7 @@ def test_what_a_job_says_is_what_it_gets(values: list[str], commands: list[str])
     lines = [f'printf "%s|" "${name}" "$(cat "$F{name}"; echo .)" >> got' for name in names]
     lines += [f"printf '%s|' {shlex.quote(command)} >> got" for command in commands]
     expected = "".join(f"{value}|{value}.|" for value in values) + "".join(f"{command}|" for command in commands)
-    for _, each in SHELLS[:1] if len(SHELLS) == 1 else (SHELLS[0], SHELLS[-1]):
+    for each in (SHELL, (BUSYBOX, "sh")):
         with TemporaryDirectory() as directory:
             ran = run(each, script(*lines, variables=(*variables, *files)), Path(directory))
             assert ran.code == 0, ran.log
@@ -147,21 +150,21 @@ def test_files_of_any_name_are_left(names: set[str]) -> None:
     """Whatever is in their names, but for ends of lines."""
     with TemporaryDirectory() as directory:
         make = " && ".join(f": > {shlex.quote(f'out/{name}')}" for name in names)
-        ran = run(SHELLS[0][1], script(f"mkdir out && {make}", artifacts=(leaving("out"),)), Path(directory))
+        ran = run(SHELL, script(f"mkdir out && {make}", artifacts=(leaving("out"),)), Path(directory))
         assert ran.files() == {f"out/{name}" for name in names}, ran.log
 
 
-@pytest.mark.skipif(not Path("/usr/bin/busybox").exists(), reason="there is no busybox")
+@pytest.mark.needs("busybox")
 def test_tools_of_a_small_system_are_enough(tmp_path: Path) -> None:
     """Its tar reads no names from files, and its awk, find and sed are others."""
     tools = tmp_path / "tools"
     tools.mkdir()
     for name in ("tar", "awk", "find", "sed", "xargs", "tr", "cp", "grep", "wc", "sleep", "setsid", "date", "mkdir"):
-        (tools / name).symlink_to("/usr/bin/busybox")
+        (tools / name).symlink_to(BUSYBOX)
     names = ("-rf", "a\\nb", "it's", "é ü", "x*")
     make = "; ".join(f": > {shlex.quote(f'out/{name}')}" for name in names)
     job = script(f"mkdir -p out/empty; {make}; ln -s x out/link", artifacts=(leaving("out"),))
-    ran = run(("/usr/bin/busybox", "sh"), job, tmp_path, tools=tools)
+    ran = run((BUSYBOX, "sh"), job, tmp_path, tools=tools)
     assert ran.code == 0, ran.log
     assert {f"out/{name}" for name in (*names, "empty", "link")} <= ran.files(), ran.log
 

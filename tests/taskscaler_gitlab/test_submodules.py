@@ -73,7 +73,7 @@ def test_submodules_come_as_the_job_wants(slot: Slot, top: Project, lib: Project
     assert slot.git(later, "status", "--porcelain") == ""
 
 
-@pytest.mark.skipif(not Path(BUSYBOX).exists(), reason="busybox is not installed")
+@pytest.mark.needs("busybox")
 def test_an_image_with_nothing_but_busybox_and_git(one_slot: Slot, top: Project, lib: Project, tmp_path: Path) -> None:
     """As those that are made of Alpine: its `find`, `sed` and `grep` do as well."""
     place = tmp_path / "applets"

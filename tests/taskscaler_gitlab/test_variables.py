@@ -266,7 +266,7 @@ VALUES = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"
 HOSTILE = ["'", "\\", "$(touch x)", "`", "\n", "\r", '"', "!", "-n", "%s", "\x1b[0m", "é", "\\n", "\\c"]
 
 
-@pytest.mark.parametrize("shell", [command for _, command in SHELLS], ids=[name for name, _ in SHELLS])
+@pytest.mark.parametrize("shell", SHELLS)
 @given(
     plain=st.dictionaries(NAMES, VALUES | st.lists(st.sampled_from(HOSTILE)).map("".join), max_size=4),
     kept=st.dictionaries(NAMES.map("F{}".format), VALUES | st.sampled_from(HOSTILE), max_size=2),
