@@ -87,12 +87,16 @@ def _cancellable(item: pytest.Item, test: Callable[..., Awaitable[None]]) -> Cal
     async def in_time(**arguments: Any) -> None:  # noqa: ANN401  (fixtures)
         place: BaseException | None = None
         with anyio.CancelScope() as scope:
-            run_soon = (
+            run_soon: Callable[[Callable[[], None]], object] = (
                 trio.lowlevel.current_trio_token().run_sync_soon
                 if _is_on_trio(item)
                 else asyncio.get_running_loop().call_soon_threadsafe
             )
-            item.stash[_CANCEL] = lambda: run_soon(scope.cancel)
+
+            def cancel() -> None:
+                run_soon(scope.cancel)
+
+            item.stash[_CANCEL] = cancel
             try:
                 await test(**arguments)
             except BaseException as error:

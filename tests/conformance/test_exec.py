@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fleeting.testing import GroupConformance, Harness, MakeHarness
-from tests.conformance.harnesses import WHAT_TAKES_AN_ENDPOINT
+from tests.conformance.harnesses import LONG, WHAT_TAKES_AN_ENDPOINT
 from tests.fleeting_exec.clouds import Cloud
 
 
@@ -34,7 +34,7 @@ class TestExec(GroupConformance):
                     make_other=lambda: cloud.group(max_size=3, owner_mark=True, state_dir=str(tmp_path / "other")),
                     kill=kill,
                     alive=alive,
-                    deadline=10,
+                    deadline=LONG,
                     settle=0.1,
                     poll=0.01,
                     unknown_id="default-000000000000-1",

@@ -8,7 +8,7 @@ import pytest
 
 from fleeting.groups.local import LocalConfig, LocalGroup
 from fleeting.testing import GroupConformance, Harness, MakeHarness
-from tests.conformance.harnesses import WHAT_TAKES_AN_ENDPOINT
+from tests.conformance.harnesses import LONG, WHAT_TAKES_AN_ENDPOINT
 from tests.fleeting import local_agents
 
 
@@ -50,7 +50,7 @@ class TestLocal(GroupConformance):
                     make=lambda: LocalGroup(config),
                     kill=kill,
                     alive=alive,
-                    deadline=10,
+                    deadline=LONG,
                     settle=0.1,
                     poll=0.01,
                     unknown_id="default-000000000000",

@@ -15,7 +15,7 @@ from anyio.from_thread import start_blocking_portal
 
 from fleeting.groups.static import StaticGroup
 from fleeting.testing import GroupConformance, Harness, MakeHarness
-from tests.conformance.harnesses import WHAT_TAKES_AN_ENDPOINT
+from tests.conformance.harnesses import LONG, WHAT_TAKES_AN_ENDPOINT
 from tests.fleeting import static_hosts
 
 
@@ -53,7 +53,7 @@ class TestStatic(GroupConformance):
             config = hosts.config(reset_command=reset, state_dir=str(tmp_path / "state"))
             yield Harness(
                 make=lambda: StaticGroup(config),
-                deadline=10,
+                deadline=LONG,
                 settle=0.1,
                 poll=0.01,
                 unknown_id="host-1.1000",

@@ -34,8 +34,9 @@ def leased(*arguments: str, stdin: str = "", cwd: Path | None = None) -> "subpro
     return ran("lease", *arguments, stdin=stdin, cwd=cwd)
 
 
-SOON_MISSED = (sys.executable, "-c", "from taskscaler.cli import _lease, main; _lease.TTL = 3.0; main()")
-"""What starts the command as a process whose daemon has noticed after three seconds, not thirty, that it was killed."""
+SOON_MISSED = (sys.executable, "-c", "from taskscaler.cli import _lease, main; _lease.TTL = 10.0; main()")
+"""Starts the command as a process whose daemon notices after 10 s, not 30, that the process was killed. On a busy
+machine, a command that lives may not get to report for 3 s."""
 
 
 def begun(

@@ -44,7 +44,7 @@ class TestLive(GroupConformance):
         @asynccontextmanager
         async def make():
             config = LocalConfig(directory={directory!r}, boot_time={boot_time})
-            harness = Harness(make=lambda: LocalGroup(config), deadline=30, settle=0.1, poll=0.01)
+            harness = Harness(make=lambda: LocalGroup(config), deadline=240, settle=0.1, poll=0.01)
             async with spending_guard.watch(harness) as harness:
                 yield harness
 

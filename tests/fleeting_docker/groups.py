@@ -18,6 +18,7 @@ from fleeting_docker._container import GROUP, HOST_KEY, OWNER
 from fleeting_docker._marks import Marks
 from fleeting_docker_engine import EngineRefused
 from fleeting_docker_engine._wire import receive_from
+from tests.conformance.harnesses import LONG
 from tests.fleeting_docker_engine.daemons import IMAGE, Daemon
 
 STATES = {
@@ -146,7 +147,7 @@ async def harness(docker: Daemon, directory: Path, timeout: float = 30.0) -> Asy
                 launch=launch,
                 troubles={kind: partial(relay.having, kind) for kind in kinds},
                 writes=lambda: relay.writes,
-                deadline=40,
+                deadline=LONG,
                 patience=40,
                 settle=0.5,
                 poll=0.05,

@@ -223,8 +223,8 @@ def _await_ready(notified: socket.socket, process: "subprocess.Popen[bytes]", lo
     ended = os.pidfd_open(process.pid)
     try:
         while True:
-            readable, _, _ = select.select([notified, ended], [], [])
-            if notified in readable:
+            readable, _, _ = select.select([notified.fileno(), ended], [], [])
+            if notified.fileno() in readable:
                 if b"READY=1" in notified.recv(4096):
                     return
             else:

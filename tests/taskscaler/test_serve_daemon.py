@@ -238,9 +238,9 @@ def test_work_is_submitted_to_a_daemons_fleet(tmp_path: Path) -> None:
             echoed = [fleet.submit("echo $1; exit $2", str(number), str(number // 5)) for number in range(6)]
             left = fleet.submit(JobSpec(name="leaves", script="echo left > file", artifacts=("file",)))
             computed = fleet.submit(Call("math:gcd"), 12, 18)
-            assert [each.result(60).output for each in echoed] == [b"%d\n" % number for number in range(6)]
+            assert [each.result().output for each in echoed] == [b"%d\n" % number for number in range(6)]
             assert [each.result().exit_code for each in echoed] == [0, 0, 0, 0, 0, 1]
-            assert left.result(60).exit_code == 0
-            assert computed.result(60) == 6
+            assert left.result().exit_code == 0
+            assert computed.result() == 6
         assert (tmp_path / "artifacts" / "leaves" / "file").read_text() == "left\n"
         assert service.ask("GET", "/capacity")["acquired"] == 0
