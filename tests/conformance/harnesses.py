@@ -3,8 +3,8 @@
 from fleeting.testing import CHECKS, Check, name_of
 
 LONG = 240.0
-"""Seconds until a harness reports what did not come, which only the harness knows: below the limit of a test, 300 s, and
-above what a busy machine takes."""
+"""Seconds until a harness reports what did not come, which only the harness knows: below the limit of a test, 300 s,
+and above what a busy machine takes."""
 
 AWAITED = frozenset(
     (

@@ -539,6 +539,7 @@ async def test_connection_lost_during_reattachment_keeps_the_lease(tmp_path: Pat
             await scaler.keep(lease, ttl=500)
             await service.stop()
             await service.start("second")
+            assert scaler._leases is not None
             for _ in range(3):
                 await scaler._leases.begin()
             await scaler.keep(lease, ttl=600)
