@@ -130,7 +130,7 @@ def test_a_reservation_waits(scaler: Taskscaler) -> None:
     with pytest.raises(NoCapacity, match="no slot could be reserved within 10ms"):
         scaler.reserve("next", timeout=0.01)
     with ThreadPoolExecutor() as threads:
-        reserved = threads.submit(scaler.reserve, "next")
+        reserved = threads.submit(scaler.reserve, "next", timeout=NEVER_REACHED)
         leases[0].release()
         reserved.result()
     for lease in leases[1:]:
