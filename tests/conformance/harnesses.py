@@ -6,6 +6,9 @@ LONG = 240.0
 """Seconds until a harness reports what did not come, which only the harness knows: below the limit of a test, 300 s,
 and above what a busy machine takes."""
 
+LONGEST_CALL = 60.0
+"""Seconds: the largest limit of one call that every plugin accepts."""
+
 AWAITED = frozenset(
     (
         "late_answer_is_an_unknown_outcome",
@@ -22,7 +25,7 @@ if missing := AWAITED - {name_of(check) for check in CHECKS}:
 
 def call_timeout(check: Check, brief: float) -> float:
     """Seconds that a call of the group may take: *brief* only where the check waits for no answer that long."""
-    return brief if name_of(check) in AWAITED else LONG
+    return brief if name_of(check) in AWAITED else LONGEST_CALL
 
 
 WHAT_TAKES_AN_ENDPOINT = (
