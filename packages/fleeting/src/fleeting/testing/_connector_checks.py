@@ -116,7 +116,7 @@ async def check_environment_and_directory(dial: DialInstance) -> None:
 
 async def check_the_environment_is_nobodys_argument(dial: DialInstance) -> None:
     """All users of an instance can read the arguments of every process; variables are where secrets are put."""
-    everything = "$(cat /proc/[0-9]*/cmdline 2>/dev/null | tr '\\0' ' '; ps -A -o args= 2>/dev/null || ps -o args)"
+    everything = "$(cat /proc/[0-9]*/cmdline 2>/dev/null | tr '\\0' ' '; { ps -A -o args= || ps -o args; } 2>/dev/null)"
     look = f'case "{everything}" in *"$A"*) echo shown;; *) echo "hidden ${{#A}}";; esac'
     async with dial() as connection:
         for command in (look, ["/bin/sh", "-c", look]):
@@ -305,6 +305,14 @@ class _Lines:
         return b"y\n"
 
 
+_STATE = (
+    "if [ -d /proc/self ];"
+    " then read -r stat </proc/{pid}/stat && stat=${{stat##*) }} && echo ${{stat%% *}};"
+    " else ps -o stat= -p {pid}; fi 2>/dev/null || :"
+)
+"""Prints the state of a process, if there is one. Some images have no ``ps``, and that of busybox has no ``-p``."""
+
+
 async def expect_ended(connection: Connection, pids: Sequence[bytes]) -> None:
     """Ask the instance; a zombie, whose parent has not looked yet, has ended.
 
@@ -314,7 +322,7 @@ async def expect_ended(connection: Connection, pids: Sequence[bytes]) -> None:
     for pid in (each.decode() for each in pids):
         state = b""
         for _ in range(LOOKS):
-            state = (await connection.run(f"ps -o stat= -p {pid} || :")).stdout.strip()
+            state = (await connection.run(_STATE.format(pid=pid))).stdout.strip()
             if not state or state.startswith(b"Z"):
                 break
         else:

@@ -144,7 +144,7 @@ async def check_several_may_be_attached(dial: DialInstance) -> None:
 
 async def check_secrets_are_nobodys_argument(dial: DialInstance) -> None:
     """Neither the environment nor the input of a detached command is among any process's arguments."""
-    everything = "$(cat /proc/[0-9]*/cmdline 2>/dev/null | tr '\\0' ' '; ps -A -o args= 2>/dev/null || ps -o args)"
+    everything = "$(cat /proc/[0-9]*/cmdline 2>/dev/null | tr '\\0' ' '; { ps -A -o args= || ps -o args; } 2>/dev/null)"
     look = f'read -r B; case "{everything}" in *"$A"* | *"$B"*) echo shown;; *) echo "hidden ${{#A}} ${{#B}}";; esac'
     async with _detaching(dial) as connection, _named(connection) as name:
         await connection.start(name, look, env={"A": token_hex(16)}, stdin=token_hex(16).encode() + b"\n")
