@@ -1,11 +1,9 @@
 """Checks of the whole workspace, in the environment that ``uv run nox`` has just brought up to date."""
 
 import os
-import re
 import shutil
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
 import nox
@@ -54,9 +52,6 @@ MACHINES = (
 SEEDS = range(1, 7)
 """Those of other examples for them."""
 
-STARTING = re.compile(r"needs?\(|sshd\(|subprocess|open_process|run_process")
-"""What the files of tests have that start programs: those are run by ``bare``."""
-
 A_CORE_EACH = f"--numprocesses={os.cpu_count() or 1}"
 """A worker a core, for what waits for nothing."""
 
@@ -85,18 +80,7 @@ def tests(session: nox.Session) -> None:
 @nox.session
 def bare(session: nox.Session) -> None:
     """Run the tests that start programs where there is only Python, a shell, coreutils and git."""
-    from tests.undeclared import FREE  # which is what every test may start
-
-    places = [str(path) for path in Path("tests").rglob("test_*.py") if STARTING.search(path.read_text())]
-    with tempfile.TemporaryDirectory() as path:
-        python = Path(path) / "python3"
-        python.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')  # through a link, Python has no environment
-        python.chmod(0o755)
-        for name in FREE:
-            if found := shutil.which(name):
-                (Path(path) / name).symlink_to(found)
-        env = {**COMPILED, "PATH": path, "TESTS_REQUIRE_PROGRAMS": None}
-        session.run(sys.executable, "-m", "pytest", *ON_ALL_CORES, *(session.posargs or places), env=env)
+    session.run("python", "-m", "tests.bare", *ON_ALL_CORES, *session.posargs, env=COMPILED)
 
 
 @nox.session
@@ -156,12 +140,12 @@ def chaos(session: nox.Session) -> None:
 
 @nox.session
 def later(session: nox.Session) -> None:
-    """Run what the suite leaves out or samples, and more stories; arguments after ``--`` replace ``--seeds 250:1750``.
+    """Run what the suite leaves out or samples, and more stories; arguments after ``--`` replace ``--seeds 100:700``.
 
     With two workers a core, for whole pipelines and installations have time limits of others' making. Stories take
     nothing but a core, and have what these leave of it.
     """
-    command = ("nice", sys.executable, "-m", "tests.chaos", *(session.posargs or ["--seeds", "250:1750"]))
+    command = ("nice", sys.executable, "-m", "tests.chaos", *(session.posargs or ["--seeds", "100:700"]))
     env = {key: value for key, value in {**os.environ, **COMPILED}.items() if value is not None}
     with subprocess.Popen(command, env=env) as stories:  # noqa: S603  (our own)
         try:
