@@ -251,7 +251,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="run what a run without options has no part of, and what it only has samples of, and nothing else",
     )
-    parser.addoption("--fail-undeclared", action="store_true", help="fail a test that starts an undeclared program")
     flaky.add_options(parser)
     parser.addoption("--golden-update", action="store_true", help="write prose into tests/golden instead of comparing")
 
@@ -267,10 +266,8 @@ def pytest_configure(config: pytest.Config) -> None:
         later = [each.partition("::")[0] for each in (*LATER, *SAMPLED)]
         places = [*IN_PART, *IN_TURN, *later] if config.getoption("--rest") else later
         config.args = [*dict.fromkeys(places)]
-    for plugin in (timeouts, needs):
+    for plugin in (timeouts, needs, undeclared):
         config.pluginmanager.register(plugin)
-    if config.getoption("--fail-undeclared"):
-        config.pluginmanager.register(undeclared)
     flaky.register(config)
     if not hasattr(config, "workerinput"):
         config.pluginmanager.register(Tally())

@@ -6,6 +6,7 @@ A test declares a program with ``@pytest.mark.needs("busybox")``, a helper or fi
 import os
 import re
 from collections import Counter, defaultdict
+from collections.abc import Generator
 from shutil import which
 
 import pytest
@@ -54,6 +55,9 @@ IS_REQUIRED = os.environ.get(REQUIRED) == "1"
 declared: set[str] = set()
 """The programs that the running test has declared; ``tests/undeclared.py`` compares."""
 
+_of_fixtures: dict[object, frozenset[str]] = {}
+"""The programs that each fixture has declared: a fixture of a session declares them once, for all of its tests."""
+
 _MISSING = re.compile(r"programs not found: (.+?); ")
 
 
@@ -75,9 +79,30 @@ def need(*programs: str) -> None:
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Need the programs of the test's markers."""
+    """Need the programs of the test's markers, and declare those of its fixtures."""
     declared.clear()
     need(*(name for marker in item.iter_markers("needs") for name in marker.args))
+    if isinstance(item, pytest.Function):
+        fixtures = [each for found in item._fixtureinfo.name2fixturedefs.values() for each in found]
+        declared.update(*(_of_fixtures.get(each, ()) for each in fixtures))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_fixture_setup(fixturedef: pytest.FixtureDef[object]) -> Generator[None, object, object]:
+    """Remember the programs that a fixture declares."""
+    before = set(declared)
+    declared.clear()
+    try:
+        return (yield)
+    finally:
+        _of_fixtures[fixturedef] = frozenset(declared)
+        declared.update(before)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_teardown() -> None:
+    """Declare the programs of all fixtures: a shared one may end after a test that does not use it."""
+    declared.update(*_of_fixtures.values())
 
 
 class MissingPackages:

@@ -73,6 +73,27 @@ def test_free(tmp_path):
         subprocess.run(["no-such-program"])
 """
 
+SHARED = """
+import subprocess
+import pytest
+from tests.needs import need
+
+@pytest.fixture(scope="session")
+def processes():
+    need("ps")
+    yield lambda: subprocess.run(["ps"], check=True)
+    subprocess.run(["ps"], check=True)
+
+def test_first(processes):
+    processes()
+
+def test_second(processes):
+    processes()
+
+def test_last():
+    pass
+"""
+
 
 def played(tmp_path: Path, tests: str, *options: str, **env: str) -> "subprocess.CompletedProcess[str]":
     """Run these tests in a directory of their own."""
@@ -121,3 +142,10 @@ def test_an_undeclared_program_fails_its_test(tmp_path: Path) -> None:
     assert (
         'undeclared programs started by test_some.py::test_popen: "ps"; mark the test with needs("ps")' in done.stdout
     )
+
+
+@pytest.mark.needs("ps")
+def test_a_shared_fixture_declares_its_programs_for_each_test(tmp_path: Path) -> None:
+    """It starts them once, and uses and ends them in tests that declare nothing of their own."""
+    done = played(tmp_path, SHARED)
+    assert done.stdout.splitlines()[-1].startswith("3 passed"), done.stdout

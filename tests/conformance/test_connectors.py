@@ -213,6 +213,7 @@ def test_every_check_of_detached_commands_has_teeth() -> None:
 
 
 @pytest.mark.anyio
+@pytest.mark.needs("setsid")
 @pytest.mark.parametrize(
     ("check", "anyio_backend"),
     list(zip(DETACHED_CHECKS, cycle(BACKENDS), strict=False)),

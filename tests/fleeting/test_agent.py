@@ -227,6 +227,7 @@ async def test_orphans_end_by_themselves(tmp_path: Path) -> None:
     assert names(tmp_path) == []
 
 
+@pytest.mark.needs("setsid")
 async def test_an_agent_that_its_manager_left_ends_with_its_jobs(tmp_path: Path) -> None:
     """After `orphan_ttl` without a manager everything that runs in the instance is killed, whoever is connected."""
     heard = Heard()
@@ -245,6 +246,7 @@ async def test_an_agent_that_its_manager_left_ends_with_its_jobs(tmp_path: Path)
                 await connection.run(f"{DETACHED} echo $$; exec sleep 1000", stdout=heard)
 
 
+@pytest.mark.needs("setsid")
 async def test_sigterm_ends_an_agent_in_good_order(tmp_path: Path) -> None:
     """Its jobs are killed, its directory goes, and the group shows it as being deleted, then not at all."""
     heard = Heard()

@@ -227,6 +227,7 @@ async def test_a_command_has_three_descriptors(tmp_path: Path) -> None:
     assert listed.stdout == b"0\n1\n2\n"
 
 
+@pytest.mark.needs("setsid")
 async def test_nothing_outlives_its_command(tmp_path: Path) -> None:
     """When the result comes, what the command left in the background is gone, even if it left session and parent."""
     script = "(setsid sh -c 'echo $$ >pid; exec sleep 1000' &); until [ -s pid ]; do sleep 0.01; done; cat pid"
@@ -235,6 +236,7 @@ async def test_nothing_outlives_its_command(tmp_path: Path) -> None:
     assert not is_there(int(completed.stdout))
 
 
+@pytest.mark.needs("setsid")
 async def test_cancelling_ends_the_whole_tree_first(tmp_path: Path) -> None:
     """When the cancellation comes out, children and grandchildren in other sessions are gone."""
     heard = Heard()
@@ -305,6 +307,7 @@ async def test_a_cancelled_caller_starts_nothing(tmp_path: Path) -> None:
     assert content(tmp_path / "ran") is None
 
 
+@pytest.mark.needs("setsid")
 async def test_kill_9_of_the_agent_takes_everything_along(tmp_path: Path) -> None:
     """Losing the instance ends its jobs, daemonised grandchildren included, and the caller learns of it."""
     heard = Heard()
@@ -324,6 +327,7 @@ async def test_kill_9_of_the_agent_takes_everything_along(tmp_path: Path) -> Non
                 await connection.run("true")
 
 
+@pytest.mark.needs("setsid")
 async def test_kill_9_of_the_agents_process_group_takes_everything_along(tmp_path: Path) -> None:
     """What watches over a job is not in the agent's process group, so it outlives that to do its work."""
     heard = Heard()
@@ -361,6 +365,7 @@ def test_a_command_that_cannot_start_because_the_agent_has_died_is_lost_with_it(
         assert ours.recv(1000) == b""
 
 
+@pytest.mark.needs("setsid")
 async def test_a_killed_runner_leaves_nothing_to_live_on(tmp_path: Path) -> None:
     """If the process between agent and command dies, the agent kills what it leaves, and goes on."""
     heard = Heard()

@@ -10,6 +10,7 @@ from attrs import frozen
 
 from fleeting import LoopClock, Settings
 from fleeting_exec import ExecConfig, ExecGroup
+from tests.needs import need
 
 PROCESSES = """\
 #!/bin/sh
@@ -73,6 +74,7 @@ class Cloud:
     @classmethod
     def of_processes(cls, directory: Path) -> "Cloud":
         """Make one that behaves."""
+        need("setsid")
         return cls.of(directory, PROCESSES)
 
     @classmethod

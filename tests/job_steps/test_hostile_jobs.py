@@ -256,6 +256,7 @@ def test_directories_that_may_only_be_read_are_removed() -> None:
 
 
 @pytest.mark.anyio
+@pytest.mark.needs("setsid")
 async def test_no_step_takes_away_what_its_processes_are_found_by(tmp_path: Path) -> None:
     """By `env`, or by what an earlier one exports: those that it has left are ended with it."""
     wait = "until [ -p NAME ]; do sleep 0.05; done"  # what just begins has no environment yet

@@ -25,6 +25,7 @@ BIG: Value = ["x"] * 90_000
 
 
 @pytest.mark.anyio
+@pytest.mark.needs("grep")
 async def test_half_of_a_character_becomes_a_whole_one(project: Project) -> None:
     """As Go reads it: in outputs, their keys and exports, which the commands after it are given."""
     said = {"name": "out", "value": {"\ud800": "a\udfffb"}}

@@ -721,6 +721,7 @@ def report_text(results: Results) -> str | None:
 
 
 @pytest.mark.parametrize(("script", "status"), [("echo done > out", 0), ("exit 3", 1), ("true", 1)])
+@pytest.mark.needs("tar")
 def test_a_run_tells_its_outcome_by_the_exit_status(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, status: int
 ) -> None:

@@ -25,7 +25,7 @@ from tests.fleeting.local_agents import DETACHED, POLL, Heard, dialled, is_there
 from tests.taskscaler.leased import Slot
 from tests.time_limits import longer_and_longer
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.needs("grep", "tar")]
 
 NAP = "exec sleep 1000"
 

@@ -29,7 +29,7 @@ from tests.taskscaler.leased import Slot
 from tests.taskscaler.test_instance_executor import NAP, names_in
 from tests.time_limits import longer_and_longer
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.needs("tar")]
 
 BATCH, GONE = "0123456789ab", "ba9876543210"
 NAME = f"{BATCH}-job"

@@ -291,6 +291,7 @@ def test_an_interrupted_batch_can_be_looked_back_on() -> None:
         ),
     ],
 )
+@pytest.mark.needs("sed")
 def test_what_cannot_be_looked_back_on_is_told(spoil: str, message: str) -> None:
     """In one sentence on standard error, with status 2."""
     run_jobs()

@@ -87,6 +87,7 @@ def test_a_script_runs_commands_on_an_instance(scaler: Taskscaler) -> None:
     assert scaler.capacity().acquired == 0
 
 
+@pytest.mark.needs("tar")
 def test_files_are_copied_there_and_back(scaler: Taskscaler, tmp_path: Path) -> None:
     """To where commands start, and into a directory; what is wrong is said with its side."""
     (tmp_path / "in").mkdir()

@@ -178,7 +178,7 @@ def test_a_tree_is_there_as_it_is_here_each_time(steps: list[tuple[dict[str, str
         assert (home / LEASE).stat().st_mode & 0o777 == 0o700
 
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.needs("tar")]
 
 
 async def test_a_command_comes_back_to_where_it_was(tree: Path, tmp_path: Path) -> None:

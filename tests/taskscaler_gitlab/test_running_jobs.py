@@ -259,6 +259,7 @@ async def test_a_job_that_kills_its_runner_has_failed(desk: Desk) -> None:
     assert sections_end(desk.log(job))
 
 
+@pytest.mark.needs("sed")
 async def test_a_job_that_writes_marks_belies_itself_alone(desk: Desk) -> None:
     """Who finds out what they look like can make a failure of its own a success, and nothing else of the runner's."""
     find = "mark=$(sed -n 's/.*036\\([0-9a-f]*\\) %s.*/\\1/p' kept-*.script | head -n 1)"
@@ -359,6 +360,7 @@ async def test_a_script_of_20_mib(desk: Desk) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.needs("tar")
 async def test_more_output_than_an_instance_keeps(desk: Desk, monkeypatch: pytest.MonkeyPatch, *, full: bool) -> None:
     """Its end is lost, and with it what stages report; how the job ended is not."""
     keeps, to_start = KEPT_OUTPUT if full else 16 << 20, PosixConnection._to_start
@@ -378,6 +380,7 @@ async def test_more_output_than_an_instance_keeps(desk: Desk, monkeypatch: pytes
 # --- cancellation -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.needs("tar")
 async def test_a_canceled_script_has_its_after_script(desk: Desk) -> None:
     """The script ends at once; what comes after it runs, and what it leaves is that of a failure."""
     job = script(

@@ -25,7 +25,7 @@ from taskscaler_gitlab.runner._steps import check_run
 from tests.taskscaler_gitlab.desks import Desk, desk_on, leaving, script
 from tests.taskscaler_gitlab.test_running_jobs import cancels_at, sections_end, stops_at, waiting, with_sources
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.needs("tar")]
 
 
 @pytest.fixture

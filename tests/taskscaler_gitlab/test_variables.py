@@ -295,6 +295,7 @@ def test_values_reach_the_script_as_they_are(
     assert not list(root.rglob("x"))
 
 
+@pytest.mark.needs("grep")
 def test_stages_add_to_the_environment(slot: Slot) -> None:
     """What is written to the file that `GITLAB_ENV` names is exported later, and only what a shell can have."""
     environment = of(place=evolve(PLACE, builds_dir=str(slot.root / "builds")))
