@@ -26,6 +26,7 @@ PACKAGES = {
     "ip": "iproute2",
     "iptables": "iptables",
     "journalctl": "systemd",
+    "ldd": "libc-bin",
     "mount": "mount",
     "openssl": "openssl",
     "prometheus": "prometheus",

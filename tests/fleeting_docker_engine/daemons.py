@@ -90,7 +90,7 @@ class Daemon:
 @contextmanager
 def daemon() -> Iterator[Daemon]:
     """Run a daemon with the tests' image, or use the one that ``DOCKER_HOST`` or the usual socket leads to."""
-    need("busybox")
+    need("busybox", "ldd")
     given = os.environ.get("DOCKER_HOST", "unix:///var/run/docker.sock").removeprefix("unix://")
     if _answers(given):
         found = Daemon(given)
