@@ -56,6 +56,9 @@ IS_REQUIRED = os.environ.get(REQUIRED) == "1"
 declared: set[str] = set()
 """The programs that the running test has declared; ``tests/undeclared.py`` compares."""
 
+_recording: list[set[str]] = []
+"""Takes in what fixtures declare that are being set up, each with those that it uses."""
+
 _of_fixtures: dict[object, frozenset[str]] = {}
 """The programs that each fixture has declared: a fixture of a session declares them once, for all of its tests."""
 
@@ -72,7 +75,8 @@ def need(*programs: str) -> None:
     """Declare that the running test needs these programs; skip it without them, or fail it."""
     if unknown := [name for name in programs if name not in PACKAGES]:
         pytest.fail(f"no Debian package is known of {', '.join(unknown)}; add it to PACKAGES in {__file__}")
-    declared.update(programs)
+    for each in (declared, *_recording):
+        each.update(programs)
     if missing := [name for name in programs if find_program(name) is None]:
         remedy = " ".join(sorted({PACKAGES[name] for name in missing}))
         message = f"programs not found: {', '.join(missing)}; apt-get install {remedy}"
@@ -91,13 +95,11 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 @pytest.hookimpl(wrapper=True)
 def pytest_fixture_setup(fixturedef: pytest.FixtureDef[object]) -> Generator[None, object, object]:
     """Remember the programs that a fixture declares."""
-    before = set(declared)
-    declared.clear()
+    _recording.append(set())
     try:
         return (yield)
     finally:
-        _of_fixtures[fixturedef] = frozenset(declared)
-        declared.update(before)
+        _of_fixtures[fixturedef] = frozenset(_recording.pop())
 
 
 @pytest.hookimpl(tryfirst=True)

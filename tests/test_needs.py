@@ -90,6 +90,14 @@ def test_first(processes):
 def test_second(processes):
     processes()
 
+@pytest.fixture
+def sedding():
+    subprocess.run(["sed", "q"], stdin=subprocess.DEVNULL, check=True)
+
+@pytest.mark.needs("sed")
+def test_marked(sedding):
+    pass
+
 def test_last():
     pass
 """
@@ -144,8 +152,8 @@ def test_an_undeclared_program_fails_its_test(tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.needs("ps")
+@pytest.mark.needs("ps", "sed")
 def test_a_shared_fixture_declares_its_programs_for_each_test(tmp_path: Path) -> None:
-    """It starts them once, and uses and ends them in tests that declare nothing of their own."""
+    """It uses and ends them in tests that declare nothing of their own; others may use what their test declares."""
     done = played(tmp_path, SHARED)
-    assert done.stdout.splitlines()[-1].startswith("3 passed"), done.stdout
+    assert done.stdout.splitlines()[-1].startswith("4 passed"), done.stdout

@@ -5,25 +5,20 @@ from typing import Any
 import pytest
 from paramiko import common
 
-from fleeting.connectors.ssh import _run
 from fleeting.connectors.ssh._channel import Channel
 from fleeting.connectors.ssh._command import PidReader
 from fleeting.connectors.ssh._run import Running
+from fleeting.testing import virtual_time
 from tests.fleeting.local_agents import Heard
 from tests.fleeting.test_ssh_parts import incoming, opened
 
 pytestmark = pytest.mark.anyio
+anyio_backend = virtual_time  # what has arrived is read before any patience ends, however busy the machine is
 
 PID = (common.MSG_CHANNEL_EXTENDED_DATA, 1, b"mark 7\n")
 PRINTED = (common.MSG_CHANNEL_DATA, b"printed")
 EXITED = (common.MSG_CHANNEL_REQUEST, "exit-status", False, 3)
 ENDED = (common.MSG_CHANNEL_EOF,)
-
-
-@pytest.fixture(autouse=True)
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing comes by itself."""
-    monkeypatch.setattr(_run, "LEFTOVER_PATIENCE", 0.01)
 
 
 def arrive(channel: Channel, *messages: tuple[Any, ...]) -> None:
