@@ -11,7 +11,6 @@ from pathlib import Path
 
 from fleeting_docker_engine import Engine
 from tests.fleeting_docker_engine.daemons import Daemon, root_file_system
-from tests.needs import need
 
 PYTHON_IMAGE = "taskscaler-test/python:1"
 """A shell with its tools, and a Python with its library."""
@@ -58,7 +57,6 @@ def _files_of(directory: Path) -> Iterator[Path]:
 
 def _libraries_of(file: Path) -> Iterator[Path]:
     """What the loader brings in for a file, and the loader."""
-    need("ldd")
     said = subprocess.run(["/usr/bin/ldd", str(file)], capture_output=True, text=True, check=False).stdout
     for word in said.split():
         if word.startswith("/"):

@@ -114,10 +114,13 @@ async def check_environment_and_directory(dial: DialInstance) -> None:
     expect("env is added, and cwd obeyed", completed.stdout.decode(), "a 'b'||path\n/usr\n")
 
 
+ALL_ARGUMENTS = "$(cat /proc/[0-9]*/cmdline 2>/dev/null | tr '\\0' ' '; { ps -A -o args= || ps -o args; } 2>/dev/null)"
+"""A shell's word for the arguments of every process; some images have no ``ps``, and some hosts no ``/proc``."""
+
+
 async def check_the_environment_is_nobodys_argument(dial: DialInstance) -> None:
     """All users of an instance can read the arguments of every process; variables are where secrets are put."""
-    everything = "$(cat /proc/[0-9]*/cmdline 2>/dev/null | tr '\\0' ' '; { ps -A -o args= || ps -o args; } 2>/dev/null)"
-    look = f'case "{everything}" in *"$A"*) echo shown;; *) echo "hidden ${{#A}}";; esac'
+    look = f'case "{ALL_ARGUMENTS}" in *"$A"*) echo shown;; *) echo "hidden ${{#A}}";; esac'
     async with dial() as connection:
         for command in (look, ["/bin/sh", "-c", look]):
             completed = await connection.run(command, env={"A": token_hex(16)})

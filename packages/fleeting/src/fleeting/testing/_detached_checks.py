@@ -15,7 +15,7 @@ from fleeting._errors import ConnectError, NameTaken, NameUnknown
 from fleeting._protocols import Connection, Detached, RunsDetached, StartsAttached
 from fleeting._types import Completed
 from fleeting.connectors import Collector
-from fleeting.testing._connector_checks import DialInstance, directory_on, expect, expect_ended
+from fleeting.testing._connector_checks import ALL_ARGUMENTS, DialInstance, directory_on, expect, expect_ended
 from fleeting.testing._harness import Violation
 
 DetachedCheck = Callable[[DialInstance], Awaitable[None]]
@@ -144,8 +144,7 @@ async def check_several_may_be_attached(dial: DialInstance) -> None:
 
 async def check_secrets_are_nobodys_argument(dial: DialInstance) -> None:
     """Neither the environment nor the input of a detached command is among any process's arguments."""
-    everything = "$(cat /proc/[0-9]*/cmdline 2>/dev/null | tr '\\0' ' '; { ps -A -o args= || ps -o args; } 2>/dev/null)"
-    look = f'read -r B; case "{everything}" in *"$A"* | *"$B"*) echo shown;; *) echo "hidden ${{#A}} ${{#B}}";; esac'
+    look = f'read -r B; case "{ALL_ARGUMENTS}" in *"$A"* | *"$B"*) echo shown;; *) echo "hidden ${{#A}} ${{#B}}";; esac'
     async with _detaching(dial) as connection, _named(connection) as name:
         await connection.start(name, look, env={"A": token_hex(16)}, stdin=token_hex(16).encode() + b"\n")
         expect("no process has them", await _attached(connection, name), (b"hidden 32 32\n", 0, None))
